@@ -187,6 +187,8 @@ func TestCreateRefusesWhatTriggersWouldMiss(t *testing.T) {
 		{spec: migrations.OutboxSpec{Table: "shop.loose"}, why: "is unlogged", then: "set logged"},
 		{spec: migrations.OutboxSpec{Table: "shop.none"}, why: "does not exist"},
 		{spec: migrations.OutboxSpec{Table: `shop."none`}, why: "does not exist", then: "as SQL does"},
+		{spec: migrations.OutboxSpec{Table: "other.shop.none"}, why: "does not exist", then: "as SQL does"},
+		{spec: migrations.OutboxSpec{Table: "a.b.c.d"}, why: "does not exist", then: "as SQL does"},
 		{spec: migrations.OutboxSpec{Table: "shop.keyless"}, why: "has no primary key", then: "--key"},
 		{spec: migrations.OutboxSpec{Table: "shop.pair", Key: []string{"a"}}, why: `has the key "a" without a unique index on it alone`},
 		{spec: migrations.OutboxSpec{Table: "shop.partial", Key: []string{"id"}}, why: `has the key "id" without a unique index`},

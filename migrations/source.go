@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -90,7 +91,7 @@ func (m *migrator) readSource(ctx context.Context, name string) (watched, error)
 	var own bool
 	err := m.db.QueryRowContext(ctx, sourceSQL, name, m.outboxNames()).Scan(&w.oid, &w.name, &w.sql, &primary, &own, &unfit)
 	switch {
-	case errors.Is(err, sql.ErrNoRows), pgCode(err) == codeInvalidName: // the code before PostgreSQL 16
+	case errors.Is(err, sql.ErrNoRows), slices.Contains(codesOfNoName, pgCode(err)):
 		return w, &OutboxError{name, "does not exist, or is not visible", "name it as SQL does, as in shop.product or '\"Shop\".\"Product\"'"}
 	case err != nil:
 		return w, fmt.Errorf("read table %s: %w", name, err)
