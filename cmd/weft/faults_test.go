@@ -132,7 +132,7 @@ func TestFaultsOfASessionNameRoleAndServer(t *testing.T) {
 		err := pool.QueryRow(t.Context(), "select count(pg_terminate_backend(pid)) from pg_stat_activity where datname = current_database() and application_name = 'weft/status' and wait_event_type = 'Lock'").Scan(&n)
 		return err == nil && n > 0
 	}, "the end of a session that waits")
-	if r, want := <-done, "weft: Postgres"+at(t, dsn)+" is not accepting connections: terminating connection"; r.code != exitUnavailable || !strings.HasPrefix(r.errOut, want) {
+	if r, want := <-done, "weft: Postgres"+at(t, dsn)+" has ended the session: terminating connection"; r.code != exitUnavailable || !strings.HasPrefix(r.errOut, want) {
 		t.Errorf("got %+v, want code %d and %q", r, exitUnavailable, want)
 	}
 }
