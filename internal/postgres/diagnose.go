@@ -192,6 +192,8 @@ func diagnoseServer(err error, at site) (Kind, string) {
 			return Unreachable, fmt.Sprintf("Postgres%s has no room for another lock: %s; raise max_locks_per_transaction and restart it, or remove days of a long history with `weft prune`", where, said)
 		}
 		return Unreachable, fmt.Sprintf("Postgres%s has run out of disk or memory: %s; free some on its host", where, said)
+	case "53400":
+		return Unreachable, fmt.Sprintf("Postgres%s ended a statement at a limit of its settings: %s; raise that limit", where, said)
 	case "57P01", "57P02":
 		return Unreachable, fmt.Sprintf("Postgres%s has ended the session: %s; try again, or look at its log", where, said)
 	case "57P03":

@@ -264,6 +264,7 @@ func TestDiagnoseErrors(t *testing.T) {
 			t.Errorf("got %s %q, want %q", kind, said, want)
 		}
 	}
+	checkDiagnosis(t, pg("53400", "temporary file size exceeds temp_file_limit (0kB)"), postgres.Unreachable, "temp_file_limit (0kB); raise that limit")
 	checkDiagnosis(t, pg("53200", "out of memory"), postgres.Unreachable, "free some on its host")
 	checkDiagnosis(t, pg("42501", "permission denied for function weft_mend"), postgres.PermissionDenied, "`weft migrate grant ROLE --verify-repair repair`")
 	checkDiagnosis(t, errors.Join(errors.New("server refused TLS connection"), pg("P0001", "closed at night")), postgres.Unknown, "closed at night")
