@@ -69,9 +69,11 @@ func TestCloseDoesNotWaitForASilentServer(t *testing.T) {
 			if cut := logs.FilterMessage("pool did not close in time; closing its connections by force").Len() == 1; cut != silent {
 				t.Errorf("cut: got %v, want %v: %v", cut, silent, logs.All())
 			}
-			if got := len(d.sockets.open); got != 0 {
-				t.Errorf("sockets left open: %d", got)
-			}
+			testenv.Eventually(t, func() bool { // the driver may be about to cancel what a session has begun with
+				d.sockets.mu.Lock()
+				defer d.sockets.mu.Unlock()
+				return len(d.sockets.open) == 0
+			}, "no socket is left open")
 		})
 	}
 }
