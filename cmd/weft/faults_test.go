@@ -220,9 +220,10 @@ func TestInterruptedResignSaysThatTheRequestStands(t *testing.T) {
 	go func() { code <- a.execute(ctx, []string{"resign", "--force", "--why=x", "--wait=1h"}) }()
 	testenv.Eventually(t, func() bool {
 		var asked bool
-		err := c.pool.QueryRow(t.Context(), "select exists (select from weft_leader where resign_epoch = epoch)").Scan(&asked)
+		err := c.pool.QueryRow(t.Context(), `select exists (select from weft_leader where resign_epoch = epoch) and not exists (select from pg_stat_activity
+			where datname = current_database() and application_name = 'weft/resign' and query like '%resign_requested%')`).Scan(&asked)
 		return err == nil && asked
-	}, "the request")
+	}, "the command waits for the answer to its request")
 	interrupt()
 	if got, want := <-code, "weft: interrupted: a was asked to hand over, and the request stands; see `weft status`\n"; got != exitInconclusive || errOut.String() != want {
 		t.Errorf("got code %d and %q, want %d and %q", got, errOut.String(), exitInconclusive, want)
