@@ -69,7 +69,7 @@ func (e *examination) copies(ctx context.Context, s *server, name string, of ind
 }
 
 // pipelines tells of ingest pipelines of an index that are missing: no document is written until they are there. Of one that
-// is there the question writes nothing. The server says in the answer to a missing one which it is.
+// is there the question writes nothing.
 func (e *examination) pipelines(ctx context.Context, s *server, index string, names ...string) error {
 	for _, name := range names {
 		if name == "" || name == "_none" {
@@ -77,7 +77,7 @@ func (e *examination) pipelines(ctx context.Context, s *server, index string, na
 		}
 		var tried json.RawMessage
 		err := s.ask(ctx, http.MethodPost, "/_ingest/pipeline/"+url.PathEscape(name)+"/_simulate", []byte(`{"docs":[{"_source":{}}]}`), &tried)
-		if refusal, ok := errors.AsType[*refused](err); ok && refusal.status == http.StatusBadRequest && strings.Contains(refusal.text, "pipeline [") {
+		if refusal, ok := errors.AsType[*refused](err); ok && refusal.status == http.StatusBadRequest && strings.Contains(refusal.text, "pipeline ["+name+"] does not exist") {
 			e.add("elastic.pipeline", Error, index, fmt.Sprintf("documents are to pass the ingest pipeline %q, and there is none of that name: no document is written", name),
 				"make it (PUT /_ingest/pipeline/"+name+"), or correct index.pipeline or the setting of the index that names it")
 		} else if statusOf(err) == 0 && err != nil {

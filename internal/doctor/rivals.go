@@ -24,7 +24,7 @@ select l.group_name, l.instance, l.renewed_at > clock_timestamp() - interval '15
 where p.table_name = $1 and p.group_name <> $2 and p.epoch = l.epoch and l.released_at is null`
 )
 
-// twins names the processes that run under the name of another one, and one that has the lock and works elsewhere.
+// twins names the processes that run under the name of another one.
 func (e *examination) twins(ctx context.Context) error {
 	seen, err := leader.Instances(ctx, e.Pool, e.Config.Group)
 	for _, in := range seen {
@@ -33,19 +33,19 @@ func (e *examination) twins(ctx context.Context) error {
 				"give each a WEFT_INSTANCE of its own")
 		}
 	}
-	if err != nil {
-		return err
-	}
-	st, err := leader.ReadState(ctx, e.Pool, e.Config.Group)
-	if st.LockElsewhere {
-		e.add("rivals", Error, "group "+e.Config.Group, fmt.Sprintf("its lock is held by pid %d (%s), which works on the tables of another schema: nobody leads here", st.LockPID, st.LockApp), leader.RemedyElsewhere)
-	}
 	return err
 }
 
 // rivals names who else works on the outbox tables: workers that are not weft, and other groups. A table that weft cannot
-// work on has none.
+// work on has none. It also names who has the lock of the group and works on other tables.
 func (e *examination) rivals(ctx context.Context) error {
+	st, err := leader.ReadState(ctx, e.Pool, e.Config.Group)
+	if err != nil {
+		return err
+	}
+	if st.LockElsewhere {
+		e.add("rivals", Error, "group "+e.Config.Group, fmt.Sprintf("its lock is held by pid %d (%s), which works on the tables of another schema: nobody leads here", st.LockPID, st.LockApp), leader.RemedyElsewhere)
+	}
 	for _, name := range e.Config.Projections {
 		table := e.Config.Registry().Table(name)
 		if _, err := outbox.DescribeTable(ctx, e.Pool, table, e.Config.Database.Timeout); err != nil {

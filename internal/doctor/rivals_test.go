@@ -43,7 +43,7 @@ func TestHolderOfTheLockInAnotherSchemaIsFound(t *testing.T) {
 		t.Fatal(err)
 	}
 	testenv.Eventually(t, func() bool {
-		if err := e.twins(t.Context()); err != nil {
+		if err := e.rivals(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		return len(e.found) > 0
