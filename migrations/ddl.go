@@ -19,11 +19,12 @@ const (
 	codeLockTimeout = "55P03"
 	codeDeadlock    = "40P01"
 	codeInUse       = "55006"
-)
 
-// codesOfNoName are those of a text that names no table: as of one before PostgreSQL 16, of too many parts, and of another
-// database's.
-var codesOfNoName = []string{"42602", "42601", "0A000"}
+	// Of a text that names no table: before PostgreSQL 16, of too many parts, and of another database's.
+	codeInvalidName  = "42602"
+	codeSyntax       = "42601"
+	codeNotSupported = "0A000"
+)
 
 func pgCode(err error) string {
 	if pgErr := pgError(err); pgErr != nil {

@@ -91,7 +91,7 @@ func (m *migrator) readSource(ctx context.Context, name string) (watched, error)
 	var own bool
 	err := m.db.QueryRowContext(ctx, sourceSQL, name, m.outboxNames()).Scan(&w.oid, &w.name, &w.sql, &primary, &own, &unfit)
 	switch {
-	case errors.Is(err, sql.ErrNoRows), slices.Contains(codesOfNoName, pgCode(err)):
+	case errors.Is(err, sql.ErrNoRows), slices.Contains([]string{codeInvalidName, codeSyntax, codeNotSupported}, pgCode(err)):
 		return w, &OutboxError{name, "does not exist, or is not visible", "name it as SQL does, as in shop.product or '\"Shop\".\"Product\"'"}
 	case err != nil:
 		return w, fmt.Errorf("read table %s: %w", name, err)
