@@ -3,6 +3,7 @@ package move
 import (
 	"bytes"
 	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv"
+	"github.com/samuelhu324-dev/weft/internal/testenv/proxy"
 	"github.com/samuelhu324-dev/weft/leader"
 )
 
@@ -107,4 +109,35 @@ func TestStoppedMoveLetsGo(t *testing.T) {
 			w.home(w.dst, w.src)
 		})
 	}
+}
+
+// A word that gets no answer in time says the same as the end of the session: which of the two a command that
+// was stopped finds first is chance.
+func TestWordWithoutAnAnswerIsSilence(t *testing.T) {
+	t.Parallel()
+	url := testenv.Database(t)
+	link, err := proxy.NewLink(address(t, url)[:strings.Index(address(t, url), "/")])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer link.Close()
+	if url, err = link.Through(url); err != nil {
+		t.Fatal(err)
+	}
+	ctx, lost := context.WithCancelCause(t.Context())
+	_, end, err := (&mover{Options: Options{silence: 300 * time.Millisecond}}).session(ctx, url, lost)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := link.HalfOpen(); err != nil {
+		t.Fatal(err)
+	}
+	<-ctx.Done()
+	if err := context.Cause(ctx); !errors.Is(err, ErrSilent) {
+		t.Errorf("the session ended with %q, want %q in it", err, ErrSilent)
+	}
+	if err := link.Heal(); err != nil {
+		t.Fatal(err)
+	}
+	end()
 }

@@ -90,7 +90,8 @@ func (m *mover) guard(ctx context.Context, url string, conn *pgx.Conn, lost cont
 		defer close(beaten)
 		if err := beat(around, pulse, bound); err != nil {
 			at := postgres.Address(&conn.Config().Config)
-			if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "25P03" {
+			// A command that was stopped in the middle of a word finds its own deadline passed first.
+			if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "25P03" || pgconn.Timeout(err) {
 				lost(fmt.Errorf("%s heard nothing of this command for %s and has ended its session: %w", at, bound, ErrSilent))
 				return
 			}
