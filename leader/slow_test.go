@@ -156,11 +156,12 @@ func TestSlowServer(t *testing.T) {
 	})
 }
 
-// 48 hours on a server whose answers take their time, some as long as the window allows,
+// Hours on a server whose answers take their time, some as long as the window allows,
 // and some of which are errors.
-func TestHoldsFor48RoughHours(t *testing.T) {
+func TestHoldsForRoughHours(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		hours := testenv.Volume(12, 48)
 		rng := rand.New(rand.NewPCG(48, 3600))
 		slow, failed := 0, 0
 		s := newScript()
@@ -178,15 +179,15 @@ func TestHoldsFor48RoughHours(t *testing.T) {
 		}
 		b := newBench(t, func(int) (*script, error) { return s, nil })
 		stop := b.start(t, untilStopped)
-		time.Sleep(48 * time.Hour)
+		time.Sleep(time.Duration(hours) * time.Hour)
 		if st := b.Status(); st.Role != RoleLeader || st.Epoch != 1 {
 			t.Errorf("status: got %+v, want leader of epoch 1", st)
 		}
 		if err := stop(); err != nil {
 			t.Errorf("Run: %v", err)
 		}
-		if got := len(s.beats); got < 172_000 || slow < 100 || failed < 100 {
-			t.Errorf("heartbeats: got %d, of them %d slow and %d failed; want 172,800 in all", got, slow, failed)
+		if got := len(s.beats); got < 3580*hours || slow < 2*hours || failed < 2*hours {
+			t.Errorf("heartbeats: got %d, of them %d slow and %d failed; want %d in all", got, slow, failed, 3600*hours)
 		}
 		if down, want := b.stepDowns(reasonStopped), 1.0; down != want || testutil.ToFloat64(b.met.transitions.WithLabelValues("leader")) != 1 {
 			t.Errorf("step-downs at the stop: got %v, want %v and no other", down, want)

@@ -154,7 +154,7 @@ func TestLoadOfLargeRowsIntoATable(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
 	s.intoTable()
-	s.exec("update shop.product set name = repeat('x', 6 << 20) where id <= 8; truncate product_outbox_events, product_outbox_versions")
+	s.exec("update shop.product set name = repeat('x', 6 << 20) where id <= 6; truncate product_outbox_events, product_outbox_versions")
 	s.running()
 	if r := weft(t, s.env, "load", "products", "--json"); r.code != exitOK || !strings.Contains(r.out, `"rows": 50`) {
 		t.Errorf("load: %+v", r)

@@ -70,7 +70,7 @@ func (s *shop) rename() (stop func()) {
 // the repair fixes these, and a second look finds nothing.
 func TestVerifyManyDamagedDocuments(t *testing.T) {
 	t.Parallel()
-	n, rows := testenv.Volume(50, 1700), testenv.Volume(5000, 1_000_000)
+	n, rows := testenv.Volume(50, 1700), testenv.Volume(2500, 1_000_000)
 	s := newRoutedShop(t)
 	s.exec(fmt.Sprintf("insert into shop.product select 'eu', i, 't' || i %% 7, 'product ' || i from generate_series(41, %d) i", rows))
 	s.running()

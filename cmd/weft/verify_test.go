@@ -123,13 +123,14 @@ func (s *shop) write() (stop func()) {
 func TestVerifyFindsAndRepairs(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
-	s.exec("insert into shop.product (id, name, price) select i, 'product ' || i, i * 1.10 from generate_series(51, 3000) i")
+	rows := int64(testenv.Volume(1500, 3000))
+	s.exec(fmt.Sprintf("insert into shop.product (id, name, price) select i, 'product ' || i, i * 1.10 from generate_series(51, %d) i", rows))
 	s.running()
 	if r := weft(t, s.env, "load", "products"); r.code != 0 {
 		t.Fatalf("load: %+v", r)
 	}
 	s.settled()
-	if got := s.verified(0); got.Rows != 3000 || got.Documents != 3000 || got.Differs() != 0 {
+	if got := s.verified(0); got.Rows != rows || got.Documents != rows || got.Differs() != 0 {
 		t.Errorf("before the damage: got %+v", got)
 	}
 
@@ -150,7 +151,7 @@ func TestVerifyFindsAndRepairs(t *testing.T) {
 	examples := want.Examples
 	want.Examples, want.Rows, want.Documents = nil, 0, 0
 	// 550.0, 551.1, 552.2, 553.3 and 554.4: the last four were cut.
-	if diff := (verify.Report{Projection: "products", Equal: 2976, Missing: 5, Extra: 6, Ahead: 5, Stale: 5, Corrupt: 9}); fmt.Sprint(want) != fmt.Sprint(diff) {
+	if diff := (verify.Report{Projection: "products", Equal: rows - 24, Missing: 5, Extra: 6, Ahead: 5, Stale: 5, Corrupt: 9}); fmt.Sprint(want) != fmt.Sprint(diff) {
 		t.Errorf("report: got %+v\nwant %+v", want, diff)
 	}
 	kinds := map[verify.Kind]int{}
@@ -472,7 +473,7 @@ func TestVerifyUnderLoadReportsNothing(t *testing.T) {
 	s.settled()
 	stop := s.write()
 	defer stop()
-	for range testenv.Volume(5, 100) {
+	for range testenv.Volume(3, 100) {
 		if got := s.verified(0, "--settle", "5m"); got.Differs() != 0 || got.Unsettled != 0 {
 			t.Fatalf("verify under load: got %+v, want nothing", got)
 		}
