@@ -148,6 +148,7 @@ type Sink struct {
 	anyMapping atomic.Bool               // while a rebuild goes on, the index may have another mapping
 	lost       atomic.Pointer[time.Time] // when an answer was last lost; monotonic, nil for never
 	partial    atomic.Pointer[time.Time] // when some documents of a request were written and others met a 5xx; the same
+	second     bool                      // of a rebuild: live events wait for its answers as well, and it decides the fate of none
 	alone      atomic.Pointer[time.Time] // when the name was last seen to lead to all of one index; the same
 
 	maxAnswer int64        // in bytes

@@ -212,6 +212,28 @@ func TestRealMissingShard(t *testing.T) {
 	}
 }
 
+// Live events go to both indexes of a rebuild, and wait for the answers of both.
+func TestRealMissingShardOfASecondIndex(t *testing.T) {
+	t.Parallel()
+	index := testenv.Index(t)
+	es(t, "PUT", "/"+index+"-v2?wait_for_active_shards=0", fmt.Sprintf(`{"aliases":{%q:{}},"settings":{"number_of_replicas":0,"index.routing.allocation.require._name":"none"}}`, writeAlias(index+"-v2")))
+	s, _ := newSink(t, Config{URLs: []string{testenv.ElasticURL(t)}, Index: index})
+	second, err := s.Beside(index + "-v2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(second.Close)
+	written, err := second.Write(leading(t), docs(2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, o := range written {
+		if o.Verdict != outbox.Retry || !strings.Contains(o.Detail, "[500ms]") {
+			t.Errorf("document %d: got %+v, want a retry after half a second", i, o)
+		}
+	}
+}
+
 // Halves of a read together hold no more than the budget, and one document always may.
 func TestHalvesOfAReadKeepTheBudget(t *testing.T) {
 	t.Parallel()

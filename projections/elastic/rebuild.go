@@ -92,7 +92,11 @@ func writeAlias(index string) string { return index + "-writes" }
 func (s *Sink) Beside(index string) (*Sink, error) {
 	cfg := s.cfg
 	cfg.Index, cfg.SearchAlias = writeAlias(index), ""
-	return New(cfg, s.log.With(zap.String("beside", index)), prometheus.NewRegistry(), s.projection)
+	fresh, err := New(cfg, s.log.With(zap.String("beside", index)), prometheus.NewRegistry(), s.projection)
+	if err == nil {
+		fresh.second = true
+	}
+	return fresh, err
 }
 
 // NextIndex returns the name of a new index, and its number: above those that exist, and above

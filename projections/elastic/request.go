@@ -121,7 +121,8 @@ const (
 	// shardWait is how long the server waits for a shard that is missing, before it refuses its documents: one that comes back
 	// soon costs no retry.
 	shardWait = 3 * time.Second
-	// knownWait is the same within knownFor of an answer in which other shards were there: their documents wait as long.
+	// knownWait is the same within knownFor of an answer in which other shards were there, whose documents wait as long, and for
+	// the second index of a rebuild.
 	knownWait = 500 * time.Millisecond
 	knownFor  = time.Minute
 )
@@ -129,7 +130,7 @@ const (
 // patience returns how long the server may wait for a shard.
 func (s *Sink) patience() time.Duration {
 	wait := shardWait
-	if at := s.partial.Load(); at != nil && time.Since(*at) < knownFor {
+	if at := s.partial.Load(); s.second || at != nil && time.Since(*at) < knownFor {
 		wait = knownWait
 	}
 	return max(min(s.cfg.RequestTimeout*2/3, wait), time.Millisecond)
