@@ -13,6 +13,7 @@ import (
 
 const (
 	watermarks = "cluster.routing.allocation.disk.watermark."
+	threshold  = "cluster.routing.allocation.disk.threshold_enabled" // whether anything heeds the watermarks
 	blocks     = "cluster.blocks."
 )
 
@@ -44,9 +45,9 @@ func (e *examination) disks(ctx context.Context, s *server) error {
 		return unprivileged(err)
 	}
 	e.clusterBlocks(s, settings)
-	stage := func(name, fallback string) string {
+	setting := func(name, fallback string) string {
 		for _, level := range []string{"transient", "persistent", "defaults"} {
-			if v, ok := settings[level][watermarks+name].(string); ok {
+			if v, ok := settings[level][name].(string); ok {
 				return v
 			}
 		}
@@ -65,14 +66,18 @@ func (e *examination) disks(ctx context.Context, s *server) error {
 		used := fmt.Sprintf("%s of %s are free", size(free), size(total))
 		const remedy = "free or add disk; then GET /_cat/allocation?v"
 		keep := func(name, fallback string) int64 {
-			bytes := keeps(stage(name, fallback), total)
-			if most := keeps(stage(name+".max_headroom", "-1"), total); most > 0 {
+			bytes := keeps(setting(watermarks+name, fallback), total)
+			if most := keeps(setting(watermarks+name+".max_headroom", "-1"), total); most > 0 {
 				return min(bytes, most) // on a large disk
 			}
 			return bytes
 		}
 		flood := keep("flood_stage", "95%")
 		switch {
+		case setting(threshold, "true") == "false":
+			if free < flood {
+				e.add("elastic.disk", Warning, n.Name, used+", and "+threshold+" is false: nothing stops writes before the disk is full, and then shards fail", remedy)
+			}
 		case free < flood:
 			e.add("elastic.disk", Error, n.Name, used+": below the flood stage its indices take no writes", remedy)
 		case free < keep("high", "90%"):
@@ -86,10 +91,10 @@ func (e *examination) disks(ctx context.Context, s *server) error {
 	return nil
 }
 
-// clusterSettings returns the watermarks and the blocks, by the level at which they are set. A path with the dots
+// clusterSettings returns the watermarks, whether they are heeded, and the blocks, by the level at which they are set. A path with the dots
 // of their names would match none of them: a flat name is one field.
 func clusterSettings(ctx context.Context, s *server) (settings map[string]map[string]any, err error) {
-	err = s.ask(ctx, http.MethodGet, "/_cluster/settings?include_defaults&flat_settings&filter_path=*.cluster*watermark*,*.cluster*blocks*", nil, &settings)
+	err = s.ask(ctx, http.MethodGet, "/_cluster/settings?include_defaults&flat_settings&filter_path=*.cluster*watermark*,*.cluster*threshold_enabled,*.cluster*blocks*", nil, &settings)
 	return settings, err
 }
 

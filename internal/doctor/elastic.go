@@ -261,6 +261,7 @@ func (e *examination) target(ctx context.Context, s *server, t target) error {
 	if err := errors.Join(e.searched(ctx, s, name), e.copies(ctx, s, name, at), e.pipelines(ctx, s, name, cmp.Or(t.pipeline, at.Settings.Index.Default), at.Settings.Index.Final)); err != nil {
 		return err
 	}
+	e.durability(name, at.Settings.Index.Translog.Durability)
 	if at.Settings.Index.Closed == "true" {
 		e.add("elastic.blocks", Error, name, "the index is closed: it takes neither writes nor searches", fmt.Sprintf(`ask who closed it, then: POST /%s/_open`, name))
 	}

@@ -36,6 +36,9 @@ type index struct {
 			Write     struct {
 				WaitFor string `json:"wait_for_active_shards"`
 			} `json:"write"`
+			Translog struct {
+				Durability string `json:"durability"`
+			} `json:"translog"`
 		} `json:"index"`
 	} `json:"settings"`
 }
@@ -119,6 +122,15 @@ func activeCopies(ctx context.Context, s *server, name, shards string) (int, err
 		}
 	}
 	return slices.Min(active), nil
+}
+
+// durability tells of an index that answers before a write is on the disk. The event is done then.
+func (e *examination) durability(name, setting string) {
+	if setting == "" || strings.EqualFold(setting, "request") {
+		return
+	}
+	e.add("elastic.durability", Warning, name, "the index acknowledges writes that are not on its disk yet (index.translog.durability is "+setting+"): a crash of its node loses those of the last seconds, and weft does not send them again",
+		fmt.Sprintf(`PUT /%s/_settings {"index.translog.durability":null}`, name)+", and take it out of index.settings; after a crash "+asked("verify --repair"))
 }
 
 func (e *examination) gcDeletes(name, setting string) {
