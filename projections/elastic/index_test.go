@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -354,6 +355,9 @@ func TestRealMappingWithFewerFields(t *testing.T) {
 	t.Parallel()
 	s, index, _ := realSink(t)
 	es(t, "PUT", "/"+index+"-v1", fmt.Sprintf(`{"aliases":{"%s":{}},"mappings":{"dynamic":"strict","_meta":{"weft":{"mapping_hash":"0000"}},"properties":{"text":{"type":"text"}}}}`, index))
+	if err := s.Ready(t.Context()); !errors.Is(err, ErrMapping) || !strings.Contains(err.Error(), "adds fields that the index lacks when it starts") {
+		t.Errorf("while an instance runs, as after a restored snapshot: got %v, want what adds the fields", err)
+	}
 	for range 2 {
 		if err := s.EnsureIndex(t.Context()); err != nil {
 			t.Fatal(err)
@@ -457,6 +461,21 @@ func TestReadyNamesWhatIsWrong(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "Elasticsearch at "+silent.host()+": ") {
 			t.Errorf("%s without an answer: got %v, want the address", what, err)
 		}
+	}
+	broken := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		w.Header().Set("X-Elastic-Product", "Elasticsearch")
+		if req.URL.Path == "/" {
+			_, _ = io.WriteString(w, `{"version":{"number":"8.19.7"}}`)
+			return
+		}
+		w.Header().Set("Content-Length", "100") // of which none comes
+	}))
+	defer broken.Close()
+	cut, _ := newSink(t, Config{URLs: []string{broken.URL}, Index: "docs"})
+	err := cut.Ready(t.Context())
+	wantFault(t, err, outbox.ReasonESConnect, true)
+	if !strings.Contains(err.Error(), "Elasticsearch at "+cut.host()+": ") {
+		t.Errorf("an answer that breaks off: got %v, want the address", err)
 	}
 	s, _ := newSink(t, Config{URLs: []string{"http://user:secret@127.0.0.1:1"}, Index: "docs"})
 	if err := s.Ready(t.Context()); err == nil || strings.Contains(err.Error(), "secret") || !strings.Contains(err.Error(), "127.0.0.1:1") {

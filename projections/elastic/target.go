@@ -94,7 +94,7 @@ func (s *Sink) look(ctx context.Context) (target, error) {
 	}
 	if made := t.info.Mappings.Meta.Weft; !made.madeFor(s.mapping) && !s.anyMapping.Load() {
 		return target{}, &outbox.Fault{Reason: outbox.ReasonESRequest, Shared: true, Err: fmt.Errorf(
-			"%w: %q has mapping %s, this build has %s; run `weft rebuild %s`, which makes %s-vN with this build's mapping and moves the alias, or run the build that made it",
+			"%w: %q has mapping %s, this build has %s; weft adds fields that the index lacks when it starts; for any other difference run `weft rebuild %s`, which makes %s-vN with this build's mapping and moves the alias, or run the build that made it",
 			ErrMapping, t.index, made.MappingHash, s.mapping, s.projection, s.cfg.Index)}
 	}
 	s.target.Lock()
@@ -110,15 +110,15 @@ func (s *Sink) find(ctx context.Context) (target, error) {
 		return target{}, &outbox.Fault{Reason: outbox.ReasonESRequest, Shared: true, Err: err}
 	}
 	switch {
-	case err != nil && status == 0:
+	case errors.Is(err, errTooLarge):
+		return fault(fmt.Errorf("index lookup: Elasticsearch at %s: %w", s.host(), err))
+	case err != nil: // also in the middle of an answer
 		p := classifyError(err, 0, 0)
 		p.fault.Err = fmt.Errorf("Elasticsearch at %s: %w", s.host(), err)
 		if errors.Is(err, io.EOF) && len(s.cfg.URLs) == 1 && strings.HasPrefix(s.cfg.URLs[0], "http://") {
 			p.fault.Err = fmt.Errorf("elasticsearch at %s ended the connection without an answer: %w; if it speaks TLS, write https:// in ELASTIC_URL", s.host(), err)
 		}
 		return target{}, &p.fault
-	case err != nil:
-		return fault(fmt.Errorf("index lookup: %w", err))
 	case status == http.StatusNotFound:
 		return fault(s.missing())
 	case status == http.StatusUnauthorized, status == http.StatusForbidden:
