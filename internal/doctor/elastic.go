@@ -169,8 +169,11 @@ func (e *examination) answers(ctx context.Context, s *server, cluster bool) bool
 		return false
 	case err != nil && status != http.StatusForbidden: // without the privilege `monitor` the rest goes on
 		text, remedy := "no answer: ", "start the server, or correct ELASTIC_URL"
-		if status != 0 {
+		switch {
+		case status != 0:
 			text, remedy = "no use: it answers with ", "look at its load and its log, or correct ELASTIC_URL"
+		case elastic.IsAccess(err): // of a handshake, which says what to do
+			remedy = "as it says; then `kill -HUP` each instance: docs/security.md, Rotation"
 		}
 		e.add("elastic.reachable", Error, s.url.Host, text+err.Error(), remedy)
 		return false
@@ -258,10 +261,10 @@ func (e *examination) target(ctx context.Context, s *server, t target) error {
 		return err
 	}
 	e.gcDeletes(name, at.Settings.Index.GCDeletes)
+	e.durability(name, at.Settings.Index.Translog.Durability)
 	if err := errors.Join(e.searched(ctx, s, name), e.copies(ctx, s, name, at), e.pipelines(ctx, s, name, cmp.Or(t.pipeline, at.Settings.Index.Default), at.Settings.Index.Final)); err != nil {
 		return err
 	}
-	e.durability(name, at.Settings.Index.Translog.Durability)
 	if at.Settings.Index.Closed == "true" {
 		e.add("elastic.blocks", Error, name, "the index is closed: it takes neither writes nor searches", fmt.Sprintf(`ask who closed it, then: POST /%s/_open`, name))
 	}

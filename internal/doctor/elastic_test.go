@@ -215,6 +215,12 @@ func TestFindingsInElasticsearch(t *testing.T) {
 	s := httptest.NewTLSServer(a)
 	client := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: s.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs}}
 	defer client.CloseIdleConnections()
+	strange, err := elastic.NewTransport(elastic.Access{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer strange.CloseIdleConnections()
+	wantFinding(t, visit(t, s.URL, strange, "idx"), want{"elastic.reachable", Error, "127.0.0.1", "the TLS handshake", "as it says; then `kill -HUP` each instance"})
 	found := visit(t, s.URL, client, "idx")
 	wantFinding(t, found, want{"elastic.alias", Warning, "idx", "neither an alias nor an index", "to fill it: `weft rebuild "})
 	a["GET /idx-v*"] = `{"idx-v9":{"aliases":{}},"idx-v10":{"aliases":{}}}`

@@ -44,7 +44,7 @@ func explained(err error, host string, a Access) error {
 	case errors.Is(err, errFingerprint):
 		return failed("correct ELASTIC_CA_FINGERPRINT (openssl x509 -fingerprint -sha256 -noout), and let the server send its authority's certificate along")
 	case errors.As(err, &unknown) && len(a.CA) > 0:
-		return failed("ELASTIC_CA_FILE holds another authority than the one that signed the server's certificate: correct it")
+		return failed("ELASTIC_CA_FILE holds another authority than the one that signed the server's certificate: correct it; running instances read it at SIGHUP")
 	case errors.As(err, &unknown):
 		return failed("name the authority that signed the server's certificate in ELASTIC_CA_FILE, or its fingerprint in ELASTIC_CA_FINGERPRINT")
 	case errors.As(err, &name):
@@ -56,7 +56,7 @@ func explained(err error, host string, a Access) error {
 	case alert && len(a.ClientCert) == 0:
 		return failed("if it asks for a client's certificate, name one in ELASTIC_CLIENT_CERT_FILE and ELASTIC_CLIENT_KEY_FILE")
 	case alert:
-		return failed("it does not take the certificate of ELASTIC_CLIENT_CERT_FILE: have one made by an authority that the server knows")
+		return failed("it does not take the certificate of ELASTIC_CLIENT_CERT_FILE: put a valid one there, of an authority that the server knows; running instances read it at SIGHUP")
 	}
 	return err
 }

@@ -21,3 +21,12 @@ func TestRefusalNamesTheMissingPrivilege(t *testing.T) {
 		}
 	}
 }
+
+// A handshake that fails names its remedy itself: the server runs, and the address is right.
+func TestRemedyOfAHandshake(t *testing.T) {
+	t.Parallel()
+	err := &UnansweredError{Hosts: "host:1", err: &handshakeError{"host:1", "correct it", errFingerprint}}
+	if got := err.Error() + "; " + err.Remedy(); !strings.HasSuffix(got, ": correct it; then try again") {
+		t.Errorf("got %q", got)
+	}
+}

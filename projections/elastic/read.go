@@ -340,6 +340,9 @@ func (e *UnansweredError) Remedy() string {
 	if e.Status != 0 {
 		return "look at its load and its log, and try again"
 	}
+	if IsAccess(e.err) { // it says itself what to do
+		return "then try again"
+	}
 	return "start it, or correct ELASTIC_URL"
 }
 
