@@ -295,7 +295,7 @@ func writeReports(w io.Writer, reports []verify.Report) error {
 		}
 		for _, b := range r.Beside {
 			remedy := b.Remedy
-			if r.Missing > 0 { // as after a rollover: searches find most documents there alone
+			if r.Missing > 0 && r.Repaired < r.Differs() { // as after a rollover: searches find most documents there alone
 				remedy = "repair first, since documents are missing, then: " + remedy
 			}
 			fmt.Fprintf(w, "%s: alias %s also leads to %s, into which weft does not write: searches find documents twice, and deleted ones; %s\n", r.Projection, b.Alias, b.Index, remedy)

@@ -244,6 +244,9 @@ func TestVerifyRepairsBeforeAnIndexIsDetached(t *testing.T) {
 	if r := weft(t, s.env, "verify", "products"); r.code != exitBad || !strings.Contains(r.out, want) {
 		t.Errorf("got %+v, want %q", r, want)
 	}
+	if r := weft(t, s.env, "verify", "products", "--repair", "--by", "alice", "--why", "rolled over"); r.code != exitBad || !strings.Contains(r.out, "deleted ones; POST /_aliases") {
+		t.Errorf("after the repair: got %+v, want the request alone", r)
+	}
 }
 
 // Rows of which no event has told, as of before the outbox or past its triggers, are missing in the index, and a
