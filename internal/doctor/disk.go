@@ -98,13 +98,17 @@ func clusterSettings(ctx context.Context, s *server) (settings map[string]map[st
 	return settings, err
 }
 
-// clusterBlocks names the settings that keep writes away from all indices.
+// clusterBlocks names the settings that keep writes away from all indices, or new indices.
 func (e *examination) clusterBlocks(s *server, settings map[string]map[string]any) {
 	for _, level := range []string{"transient", "persistent"} {
 		for _, block := range []string{"read_only", "read_only_allow_delete"} {
 			if settings[level][blocks+block] == "true" {
 				e.add("elastic.blocks", Error, s.url.Host, "the cluster takes no writes: "+blocks+block, fmt.Sprintf(`ask who set it, then: PUT /_cluster/settings {%q:{%q:null}}`, level, blocks+block))
 			}
+		}
+		if settings[level][blocks+"create_index"] == "true" { // of OpenSearch
+			e.add("elastic.blocks", Warning, s.url.Host, "the cluster makes no index, and a rebuild none: "+blocks+"create_index",
+				fmt.Sprintf(`free disk, since OpenSearch sets it where disks are full, or ask who set it, then: PUT /_cluster/settings {%q:{%q:null}}`, level, blocks+"create_index"))
 		}
 	}
 }

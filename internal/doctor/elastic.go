@@ -246,6 +246,9 @@ func (e *examination) target(ctx context.Context, s *server, t target) error {
 	switch status := statusOf(err); {
 	case status == http.StatusNotFound:
 		return e.nameless(ctx, s, t)
+	case status == http.StatusForbidden && strings.Contains(err.Error(), "cluster_block_exception"):
+		e.add("elastic.blocks", Error, t.index, "nobody may read what the index is: index.blocks.metadata", fmt.Sprintf(`ask who set it, then: PUT /%s/_settings {"index.blocks.metadata":null}`, t.index))
+		return nil
 	case status == http.StatusForbidden:
 		e.add("elastic.rights", Error, t.index, "the credentials may not read what the index is (view_index_metadata)", "docs/security.md, Elasticsearch, names the privileges")
 		return nil
@@ -269,11 +272,14 @@ func (e *examination) target(ctx context.Context, s *server, t target) error {
 		e.add("elastic.blocks", Error, name, "the index is closed: it takes neither writes nor searches", fmt.Sprintf(`ask who closed it, then: POST /%s/_open`, name))
 	}
 	for _, block := range slices.Sorted(maps.Keys(at.Settings.Index.Blocks)) {
-		if at.Settings.Index.Blocks[block] != "true" || block == "read" || block == "metadata" {
+		if at.Settings.Index.Blocks[block] != "true" || block == "metadata" {
 			continue
 		}
 		text := "the index takes no writes: index.blocks." + block
-		if block == "read_only_allow_delete" {
+		switch block {
+		case "read":
+			text = "the index answers no searches: index.blocks.read"
+		case "read_only_allow_delete":
 			text += ", because a disk was full: free space first"
 		}
 		e.add("elastic.blocks", Error, name, text, fmt.Sprintf(`PUT /%s/_settings {"index.blocks.%s":null}`, name, block))

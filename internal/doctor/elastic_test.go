@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"crypto/tls"
 	"encoding/json"
 	"net/http"
@@ -37,8 +38,9 @@ func (a answers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusNotFound)
 		text = `{"error":{"type":"index_not_found_exception","reason":"no such index"},"status":404}`
 	case strings.HasPrefix(text, "4"):
-		w.WriteHeader(map[string]int{"401": http.StatusUnauthorized, "403": http.StatusForbidden}[text])
-		text = `{"error":"refused"}`
+		status, body, _ := strings.Cut(text, " ")
+		w.WriteHeader(map[string]int{"401": http.StatusUnauthorized, "403": http.StatusForbidden}[status])
+		text = cmp.Or(body, `{"error":"refused"}`)
 	}
 	_, _ = w.Write([]byte(text))
 }
@@ -173,6 +175,12 @@ func TestFindingsInElasticsearch(t *testing.T) {
 		"Block":             {"GET /idx", leads(`"idx":{}`, `"gc_deletes":"1h","blocks":{"write":"true"}`, mapping), want{"elastic.blocks", Error, "idx-v1", "index.blocks.write", `"index.blocks.write":null`}},
 		"FloodBlock": {"GET /idx", leads(`"idx":{}`, `"gc_deletes":"1h","blocks":{"read_only_allow_delete":"true"}`, mapping),
 			want{"elastic.blocks", Error, "idx-v1", "a disk was full", `"index.blocks.read_only_allow_delete":null`}},
+		"MetadataBlock": {"GET /idx", `403 {"error":{"root_cause":[{"type":"cluster_block_exception","reason":"index [idx-v1] blocked by: [FORBIDDEN/9/index metadata (api)];"}]},"status":403}`,
+			want{"elastic.blocks", Error, "idx", "nobody may read what the index is: index.blocks.metadata", `PUT /idx/_settings {"index.blocks.metadata":null}`}},
+		"ReadBlock": {"GET /idx", leads(`"idx":{}`, `"gc_deletes":"1h","blocks":{"read":"true"}`, mapping),
+			want{"elastic.blocks", Error, "idx-v1", "the index answers no searches: index.blocks.read", `"index.blocks.read":null`}},
+		"CreateBlock": {"GET /_cluster/settings", `{"persistent":{"cluster.blocks.create_index":"true"}}`,
+			want{"elastic.blocks", Warning, "127.0.0.1", "the cluster makes no index, and a rebuild none: cluster.blocks.create_index", `PUT /_cluster/settings {"persistent":{"cluster.blocks.create_index":null}}`}},
 		"DataStream": {"GET /idx", `{".ds-idx-000001":{"aliases":{},"data_stream":"idx"}}`, want{"elastic.alias", Error, "idx", "it is a data stream", "name another index"}},
 		"Closed": {"GET /idx", leads(`"idx":{}`, `"gc_deletes":"1h","verified_before_close":"true"`, mapping),
 			want{"elastic.blocks", Error, "idx-v1", "the index is closed", "POST /idx-v1/_open"}},

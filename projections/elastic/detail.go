@@ -88,7 +88,9 @@ func (c *cause) lacksPipeline() bool {
 }
 
 // blocked reports whether an error is a block that somebody has set on the index or the cluster.
-func (c *cause) blocked() bool { return c.Type == "cluster_block_exception" }
+func (c *cause) blocked() bool {
+	return c.Type == "cluster_block_exception" || c.Type == "index_create_block_exception" // of OpenSearch 3
+}
 
 // floodStage reports whether an error is the block of a full disk, which has several names.
 func (c *cause) floodStage() bool {
