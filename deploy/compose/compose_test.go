@@ -64,7 +64,24 @@ func newProject(t *testing.T) *project {
 	}
 	// Without systemd podman has no timer for a health check: the test asks for it.
 	p.env = append(os.Environ(), "CONTAINERS_CONF="+conf, "DISABLE_HC_SYSTEMD=true")
+	t.Cleanup(p.tell)
 	return p
+}
+
+// tell shows what the containers said where the test has failed.
+func (p *project) tell() {
+	if !p.t.Failed() {
+		return
+	}
+	ctx := context.Background() // the test's own has ended
+	names, err := p.Try(ctx, "ps", "--all", "--format", "{{.Names}}")
+	if err != nil {
+		p.t.Log(err)
+	}
+	for name := range strings.FieldsSeq(names) {
+		said, err := p.Try(ctx, "logs", "--tail", "40", name)
+		p.t.Logf("%s: %v\n%s", name, err, said)
+	}
 }
 
 func (p *project) command(name string, args ...string) string {
