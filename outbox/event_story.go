@@ -77,6 +77,8 @@ type Search struct {
 	// Skipped names large partitions that could not be read in time: they have no index yet,
 	// or are still being written.
 	Skipped []string
+	// Wants is the kind of the table's ids where the id is of another one, so that nothing was searched; zero otherwise.
+	Wants IDKind
 }
 
 // Stories looks up events of one outbox table and its history. It only reads.
@@ -96,7 +98,7 @@ func OpenStories(ctx context.Context, db DB, table string, timeout time.Duration
 func (s *Stories) Find(ctx context.Context, id ID) (*Story, Search, error) {
 	id, err := ParseID(s.table.ID, id.String())
 	if err != nil {
-		return nil, Search{}, nil
+		return nil, Search{Wants: s.table.ID}, nil
 	}
 	story, err := s.read(ctx, "event", "story", &id)
 	switch {

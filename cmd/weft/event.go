@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -39,6 +40,9 @@ it may be there.`,
 			}
 			return a.reading(cmd, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error {
 				found, searches, err := records.FindEvent(ctx, pool, scope(cfg), id)
+				if kind, ok := errors.AsType[*records.KindError](err); ok {
+					return usage(cmd, kind.Error())
+				}
 				if err != nil {
 					return err
 				}

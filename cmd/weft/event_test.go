@@ -104,8 +104,8 @@ func TestEvent(t *testing.T) {
 	if r := weft(t, env, "event", uuid.NewString(), "--json"); r.code != exitBad || r.out != "[]\n" {
 		t.Errorf("unknown, JSON: got %+v, want an empty list and code 1", r)
 	}
-	if r := weft(t, env, "event", "4711"); r.code != exitBad || !strings.Contains(r.errOut, "event 4711 is in no outbox table, and there is no history") {
-		t.Errorf("a number: got %+v, want code 1", r)
+	if r := weft(t, env, "event", "4711"); r.code != exitUsage || !strings.Contains(r.errOut, `"4711" is no id of an event here: want a uuid; see`) {
+		t.Errorf("a number: got %+v, want the kind of id that is wanted", r)
 	}
 	for _, args := range [][]string{nil, {"x"}, {first, behind}, {"0af7651916cd43dd8448eb211c80319c00"}} {
 		if r := weft(t, env, append([]string{"event"}, args...)...); r.code != exitUsage || r.out != "" {

@@ -154,6 +154,9 @@ func (s *Server) event(ctx context.Context, q query) (any, error) {
 		return none, badRequest{fmt.Errorf("%q is no id of an event: want a UUID or a number", q["id"])}
 	}
 	found, searches, err := records.FindEvent(ctx, s.o.DB, s.o.Scope, id)
+	if kind, ok := errors.AsType[*records.KindError](err); ok {
+		return none, badRequest{kind}
+	}
 	if err != nil || len(found) > 0 {
 		return found, err
 	}

@@ -185,7 +185,7 @@ func TestEventIsTold(t *testing.T) {
 	has(t, "dead letter", r.page(t, "/event?id="+deadID), "failed: a dead letter since", "mapper_parsing_exception: Price", "weft replay "+deadID)
 	has(t, "waiting event", r.page(t, "/event?id="+waitingID), "waits for its retry time", "es_429")
 	has(t, "event in flight", r.page(t, "/event?id="+readyID), "in flight: batch 00000000-0000-0000-0000-0000000ba7c4 of a, epoch 3")
-	for id, want := range map[string]int{"nonsense": 400, "4711": 404, "00000000-0000-0000-0000-0000000000ff": 404} {
+	for id, want := range map[string]int{"nonsense": 400, "4711": 400, "00000000-0000-0000-0000-0000000000ff": 404} {
 		if code, _, _ := r.get(t, "/event?id="+id); code != want {
 			t.Errorf("event %s: got %d, want %d", id, code, want)
 		}

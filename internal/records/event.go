@@ -3,6 +3,8 @@ package records
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/samuelhu324-dev/weft/leader"
@@ -71,10 +73,22 @@ type Earlier struct {
 	Behind       *int64     `json:"behind_version"`
 }
 
+// KindError is an id that no table has, as its events have ids of another kind.
+type KindError struct {
+	ID    outbox.ID
+	Wants []string // the kinds of the tables' ids
+}
+
+// Error implements error.
+func (e *KindError) Error() string {
+	return fmt.Sprintf("%q is no id of an event here: want a %s", e.ID, strings.Join(e.Wants, " or a "))
+}
+
 // FindEvent looks for an event in the tables of the configured projections. A number may be
-// an event of more than one.
+// an event of more than one. Its error is a [KindError] where all tables have ids of another kind.
 func FindEvent(ctx context.Context, db outbox.DB, sc Scope, id outbox.ID) (found []Story, searches []outbox.Search, err error) {
 	found = []Story{}
+	var wants []string
 	for _, t := range sc.Tables {
 		stories, err := outbox.OpenStories(ctx, db, t.Name, sc.Timeout)
 		if err != nil {
@@ -85,6 +99,9 @@ func FindEvent(ctx context.Context, db outbox.DB, sc Scope, id outbox.ID) (found
 			return nil, nil, err
 		}
 		searches = append(searches, search)
+		if kind := search.Wants.String(); search.Wants != 0 && !slices.Contains(wants, kind) {
+			wants = append(wants, kind)
+		}
 		if s == nil {
 			continue
 		}
@@ -104,6 +121,9 @@ func FindEvent(ctx context.Context, db outbox.DB, sc Scope, id outbox.ID) (found
 			e.Advice = fmt.Sprintf("Wait: its entity is %s. weft release %s --by YOU --why \"…\" lets it go.", e.Quarantine.Line(), ShellWord(q.EntityType+":"+q.EntityID))
 		}
 		found = append(found, e)
+	}
+	if len(wants) > 0 && !slices.ContainsFunc(searches, func(s outbox.Search) bool { return s.Wants == 0 }) {
+		return found, nil, &KindError{id, wants}
 	}
 	return found, searches, nil
 }
