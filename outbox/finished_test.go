@@ -246,7 +246,7 @@ func TestPartitionBesideADefaultOneIsDropped(t *testing.T) {
 	if err != nil || len(parts) != 2 {
 		t.Fatalf("partitions: got %v, %v, want two", parts, err)
 	}
-	if err := f.DetachAndDrop(t.Context(), conn.Conn(), parts[0]); err != nil {
+	if _, err := f.DetachAndDrop(t.Context(), conn.Conn(), parts[0]); err != nil {
 		t.Error(err)
 	}
 	if left, _, err := f.Partitions(t.Context()); err != nil || len(left) != 1 || left[0].Name != "rest" {

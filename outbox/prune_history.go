@@ -69,12 +69,15 @@ func (f *FinishedEvents) IndexClosed(ctx context.Context, partition string, limi
 const dropTries = 100
 
 // Drop drops a partition that is over, with the rights of the history's owner, and reports
-// whether it was there. It never waits for a lock, so that nobody waits behind it: it
+// whether it was there: another call may remove it at the same time. It never waits for a lock, so that nobody waits behind it: it
 // returns an error when the history was in use at each of a hundred tries.
 func (f *FinishedEvents) Drop(ctx context.Context, partition string) (dropped bool, err error) {
 	for try := 0; ; try++ {
 		err = f.one(ctx, "drop of a day of the history", f.sql.get("history_drop"), []any{partition}, &dropped)
-		if sqlState(err) != pgerrcode.LockNotAvailable || try == dropTries {
+		switch code := sqlState(err); {
+		case code == pgerrcode.UndefinedTable:
+			return false, nil
+		case code != pgerrcode.LockNotAvailable && code != pgerrcode.ObjectNotInPrerequisiteState, try == dropTries: // the latter while its bounds go
 			return dropped, err
 		}
 		if err := pause(ctx, 20*time.Millisecond); err != nil {
@@ -89,20 +92,35 @@ func (f *FinishedEvents) Owned(ctx context.Context) (yes bool, err error) {
 	return yes, err
 }
 
-// DetachAndDrop detaches a partition without blocking other sessions and drops it. session is one session outside of
+// DetachedError tells of a day that was detached from its history and not dropped: it is a table of its own now.
+type DetachedError struct {
+	Table string // as SQL has it
+	err   error
+}
+
+// Error implements error.
+func (e *DetachedError) Error() string {
+	return fmt.Sprintf("drop %s, which is a table of its own now: %v: run `drop table %s`", e.Table, e.err, e.Table)
+}
+
+// Unwrap returns why it was not dropped.
+func (e *DetachedError) Unwrap() error { return e.err }
+
+// DetachAndDrop detaches a partition without blocking other sessions and drops it, and reports whether it was there:
+// another call may have removed it. session is one session outside of
 // a transaction, such as a *pgx.Conn; its role must own the history. It waits for transactions that use the history as
 // long as the session's statement_timeout says; when that is not enough the partition stays half-detached, and the next
 // call goes on. One that is detached and cannot be dropped is left to the caller, and
-// the error says so. Beside a default partition PostgreSQL detaches none without blocking others: there it does what
-// [FinishedEvents.Drop] does.
-func (f *FinishedEvents) DetachAndDrop(ctx context.Context, session DB, p Partition) error {
+// the error is a [DetachedError]; the end of ctx does not keep it from being dropped. Beside a default partition PostgreSQL
+// detaches none without blocking others: there it does what [FinishedEvents.Drop] does.
+func (f *FinishedEvents) DetachAndDrop(ctx context.Context, session DB, p Partition) (dropped bool, err error) {
 	var name string // as SQL has it: somebody may have attached a table of another schema
-	err := f.one(ctx, "partition "+p.Name, f.sql.get("history_partition"), []any{p.Name}, &name)
-	if errors.Is(err, pgx.ErrNoRows) {
-		err = fmt.Errorf("history %s has no partition %s", f.table.History(), p.Name)
-	}
-	if err != nil {
-		return err
+	err = f.one(ctx, "partition "+p.Name, f.sql.get("history_partition"), []any{p.Name}, &name)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return false, nil
+	case err != nil:
+		return false, err
 	}
 	how := "concurrently"
 	if p.Detaching {
@@ -111,15 +129,16 @@ func (f *FinishedEvents) DetachAndDrop(ctx context.Context, session DB, p Partit
 	_, err = session.Exec(ctx, "alter table "+f.table.History()+" detach partition "+name+" "+how)
 	switch {
 	case sqlState(err) == pgerrcode.ObjectNotInPrerequisiteState: // beside a default partition none is detached so
-		_, err = f.Drop(ctx, p.Name)
-		return err
+		return f.Drop(ctx, p.Name)
+	case sqlState(err) == pgerrcode.UndefinedTable: // another call was quicker
+		return false, nil
 	case err != nil:
-		return fmt.Errorf("detach %s: %w", p.Name, err)
+		return false, fmt.Errorf("detach %s: %w", p.Name, err)
 	}
-	if _, err := session.Exec(ctx, "drop table "+name); err != nil {
-		return fmt.Errorf("drop %s, which is a table of its own now: %w: run `drop table %s`", p.Name, err, name)
+	if _, err := session.Exec(context.WithoutCancel(ctx), "drop table "+name); err != nil {
+		return false, &DetachedError{name, err}
 	}
-	return nil
+	return true, nil
 }
 
 // Lacking names the columns of the table that its history lacks: while there are any,

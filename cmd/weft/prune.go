@@ -223,10 +223,15 @@ func (p *pruner) dropAll(ctx context.Context, parts []outbox.Partition) error {
 	}
 	for _, part := range parts {
 		p.meter.note(p.out.Projection + ": dropping " + part.Name)
+		var dropped bool // another command, or the leader, may have been quicker
 		if owned {
-			err = p.detach(ctx, part)
+			dropped, err = p.detach(ctx, part)
 		} else {
-			_, err = p.Drop(ctx, part.Name)
+			dropped, err = p.Drop(ctx, part.Name)
+		}
+		if left, ok := errors.AsType[*outbox.DetachedError](err); ok {
+			code, why := diagnose(postgres.In(p.url, left.Unwrap()))
+			return &exitError{code, fmt.Sprintf("%s is detached and not dropped: %s; then `drop table %s` finishes its removal", part.Name, why, left.Table)}
 		}
 		switch pg, ok := errors.AsType[*pgconn.PgError](err); {
 		case ok && slices.Contains([]string{pgerrcode.LockNotAvailable, pgerrcode.QueryCanceled}, pg.Code):
@@ -234,16 +239,18 @@ func (p *pruner) dropAll(ctx context.Context, parts []outbox.Partition) error {
 		case err != nil:
 			return err
 		}
-		p.out.Partitions = append(p.out.Partitions, describePartition(part))
+		if dropped {
+			p.out.Partitions = append(p.out.Partitions, describePartition(part))
+		}
 	}
 	return nil
 }
 
 // detach drops a day on a session of its own, where statements may take as long as --wait says.
-func (p *pruner) detach(ctx context.Context, part outbox.Partition) error {
+func (p *pruner) detach(ctx context.Context, part outbox.Partition) (dropped bool, err error) {
 	conn, err := postgres.Connect(ctx, p.url, postgres.Options{AppName: "weft/prune", Statement: p.flags.wait})
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
 	return p.DetachAndDrop(ctx, conn, part)

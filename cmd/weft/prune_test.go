@@ -165,6 +165,49 @@ func TestPruneInterrupted(t *testing.T) {
 	}
 }
 
+// Commands at the same time share the days: what another one was quicker to remove is no fault.
+func TestPrunesAtTheSameTimeShareTheDays(t *testing.T) {
+	t.Parallel()
+	dsn, owner := finishedSite(t)
+	if _, err := owner.Exec(t.Context(), `select weft_history_attach('search_outbox_events', (now() at time zone 'UTC')::date - d) from generate_series(60, 90) d`); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan result, 3)
+	for range cap(ended) {
+		go func() {
+			ended <- weft(t, []string{"DATABASE_URL=" + dsn}, "prune", "--older-than=30d", "--projection=search_index_to_elastic", "--json")
+		}()
+	}
+	days := 0
+	for range cap(ended) {
+		r := <-ended
+		var out pruned
+		if err := json.Unmarshal([]byte(r.out), &out); err != nil || r.code != 0 || len(out.Projections) != 1 {
+			t.Errorf("got %+v, %v", r, err)
+			continue
+		}
+		days += len(out.Projections[0].Partitions)
+	}
+	if got := text(t, owner, leftFinished); days != 33 || got != "10 10 1" {
+		t.Errorf("%d days removed, left %s; want 33 and today's", days, got)
+	}
+}
+
+// A day that was detached and could not be dropped is a table of its own, which no later command removes.
+func TestPruneNamesADayThatItLeaves(t *testing.T) {
+	t.Parallel()
+	dsn, owner := finishedSite(t)
+	if _, err := owner.Exec(t.Context(), `create function refuse() returns event_trigger language plpgsql as $$ begin raise 'terminating connection' using errcode = 'admin_shutdown'; end $$;
+		create event trigger refuse on ddl_command_start when tag in ('DROP TABLE') execute function refuse()`); err != nil {
+		t.Fatal(err)
+	}
+	r := weft(t, []string{"DATABASE_URL=" + dsn}, "prune", "--older-than=45d", "--projection=search_index_to_elastic")
+	name := text(t, owner, "select relname::text from pg_class where relname like 'search_outbox_history_%' and relkind = 'r' and not relispartition")
+	if r.code != exitUnavailable || !strings.Contains(r.errOut, name+" is detached and not dropped: Postgres at ") || !strings.HasSuffix(r.errOut, "; then `drop table public."+name+"` finishes its removal\n") {
+		t.Errorf("got %+v, want code %d and what removes %s", r, exitUnavailable, name)
+	}
+}
+
 func TestPruneRefuses(t *testing.T) {
 	t.Parallel()
 	dsn, owner := finishedSite(t)
