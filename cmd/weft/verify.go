@@ -17,6 +17,7 @@ import (
 
 	"github.com/samuelhu324-dev/weft/internal/config"
 	"github.com/samuelhu324-dev/weft/internal/daemon"
+	"github.com/samuelhu324-dev/weft/internal/postgres"
 	"github.com/samuelhu324-dev/weft/internal/records"
 	"github.com/samuelhu324-dev/weft/internal/verify"
 	"github.com/samuelhu324-dev/weft/outbox"
@@ -142,7 +143,7 @@ func (a *app) verify(ctx context.Context, cmd *cobra.Command, cfg config.Config,
 		}
 	}
 	if err != nil && ctx.Err() == nil && !errors.Is(err, errPlaceLost) {
-		return err
+		return resumable(cfg, reports, err)
 	}
 	if err := a.show(reports, func(w io.Writer) error { return writeReports(w, reports) }); err != nil {
 		return err
@@ -154,6 +155,15 @@ func (a *app) verify(ctx context.Context, cmd *cobra.Command, cfg config.Config,
 		return &exitError{exitTryAgain, "interrupted: go on with --resume"}
 	}
 	return verdictOf(reports, f.repair)
+}
+
+// resumable adds to an error after which a server may answer again how a comparison goes on that had begun.
+func resumable(cfg config.Config, reports []verify.Report, err error) error {
+	code, why := diagnose(postgres.In(cfg.Database.URL.Reveal(), err))
+	if code != exitUnavailable || reports[len(reports)-1].Projection == "" {
+		return err
+	}
+	return &exitError{code, why + "; then go on with --resume"}
 }
 
 // errPlaceLost ends a comparison whose place somebody else may have taken.

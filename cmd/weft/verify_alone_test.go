@@ -74,3 +74,18 @@ func TestVerifyStopsWhenItsSessionEnds(t *testing.T) {
 		t.Error("the first has changed what is kept of the second")
 	}
 }
+
+// A comparison that an administrator's hand or a restart of the server ends says how it goes on.
+func TestVerifyThatTheServerEndsCanBeResumed(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	s.left()
+	first, _ := s.compares()
+	testenv.Eventually(t, func() bool {
+		s.exec("select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and application_name = 'weft/verify'")
+		return len(first) == 1
+	}, "the end of the comparison")
+	if r := <-first; r.code != exitUnavailable || !strings.HasPrefix(r.errOut, "weft: ") || !strings.HasSuffix(r.errOut, "; then go on with --resume\n") {
+		t.Errorf("got %+v, want code %d and how it goes on", r, exitUnavailable)
+	}
+}
