@@ -66,8 +66,7 @@ func (a *app) loadProjection(ctx context.Context, cfg config.Config, pool *pgxpo
 	} else if !ok && !row.Load {
 		return &exitError{exitRefused, "a rebuild of " + name + " goes on, which writes all rows: see `weft rebuild status " + name + "`"}
 	}
-	a.noteVacancy(ctx, cfg, pool, name, "carries the rows")
-	r, ended, err := a.follow(ctx, cfg, pool, name, false)
+	r, ended, err := a.follow(ctx, cfg, pool, name, "carries the rows", false)
 	if err != nil {
 		return err
 	}
@@ -91,17 +90,19 @@ func (a *app) loadProjection(ctx context.Context, cfg config.Config, pool *pgxpo
 	return nil
 }
 
-// noteVacancy says at once that a request waits because nobody leads, or because the leader does not run the
-// projection. What is not known is not said.
-func (a *app) noteVacancy(ctx context.Context, cfg config.Config, pool *pgxpool.Pool, name, does string) {
+// vacancy says that a request waits because nobody leads, or because the leader does not run the projection; nothing
+// when it need not wait. What is not known is not said.
+func (a *app) vacancy(ctx context.Context, cfg config.Config, pool *pgxpool.Pool, name, does string) string {
 	st, err := leader.ReadState(ctx, pool, cfg.Group)
 	if err != nil {
-		return
+		return ""
 	}
 	if !st.Led() {
-		fmt.Fprintf(a.stderr, "weft: nobody leads group %s: start weft run, which %s; the request waits for it\n", cfg.Group, does)
-	} else if yes, err := outbox.WorksOn(ctx, pool, st.Group, st.Epoch, name, cfg.Database.Timeout); err == nil && !yes {
-		fmt.Fprintf(a.stderr, "weft: %s leads group %s and does not run %s, or has not begun to: the request waits until an instance with it in WEFT_PROJECTIONS leads\n",
-			records.Plain(st.Instance), cfg.Group, name)
+		return fmt.Sprintf("nobody leads group %s: start weft run, which %s; the request waits for it", cfg.Group, does)
 	}
+	if yes, err := outbox.WorksOn(ctx, pool, st.Group, st.Epoch, name, cfg.Database.Timeout); err != nil || yes {
+		return ""
+	}
+	return fmt.Sprintf("%s leads group %s and does not run %s, or has not begun to: the request waits until an instance with it in WEFT_PROJECTIONS leads",
+		records.Plain(st.Instance), cfg.Group, name)
 }

@@ -82,6 +82,26 @@ func TestLoadIsFollowedWhereverItWasInterrupted(t *testing.T) {
 	}
 }
 
+// A load whose leader has gone says so as long as it waits, and not how far it was; one that is interrupted says how far it is.
+func TestLoadThatNobodyCarriesSaysSo(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	out, errOut, code := s.asked(ctx)
+	testenv.Eventually(t, func() bool {
+		return strings.Count(errOut.String(), "nobody leads group shop: start weft run, which carries the rows") == 2
+	}, "the load says again that it waits")
+	if n := strings.Count(errOut.String(), "filling"); n != 1 {
+		t.Errorf("%s\ntells %d times how far it is, want once", errOut, n)
+	}
+	s.exec("update weft_rebuild set filled = 30")
+	interrupt()
+	if got := code(); got != exitTryAgain || !strings.Contains(out.String(), `"rows": 30,`) {
+		t.Errorf("code %d, %s; want the rows that were read", got, out)
+	}
+}
+
 // lossy is Elasticsearch behind a server that carries every tenth bulk request and keeps its answer.
 func (s *shop) lossy() string {
 	target, err := url.Parse(testenv.ElasticURL(s.t))

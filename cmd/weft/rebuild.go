@@ -120,8 +120,7 @@ func (a *app) rebuild(ctx context.Context, cfg config.Config, pool *pgxpool.Pool
 	if !ok {
 		return &exitError{exitRefused, "a rebuild or load of " + name + " goes on, or the old index of the last one is kept: see `weft rebuild status " + name + "`, and then abort or drop-old"}
 	}
-	a.noteVacancy(ctx, cfg, pool, name, "does what is asked")
-	r, ended, err := a.follow(ctx, cfg, pool, name, f.detach)
+	r, ended, err := a.follow(ctx, cfg, pool, name, "does what is asked", f.detach)
 	if err != nil {
 		return err
 	}
@@ -150,27 +149,38 @@ func unfinished(what string, r outbox.Rebuild) string {
 		cmp.Or(records.Plain(r.Note), "`weft audit` says by whom and why")
 }
 
-// follow shows the progress of a rebuild until it ends, or ctx does; with detach it looks once.
-func (a *app) follow(ctx context.Context, cfg config.Config, pool *pgxpool.Pool, name string, detach bool) (outbox.Rebuild, bool, error) {
-	meter, shown := newMeter(a.stderr, name), ""
+// follow shows the progress of a rebuild until it ends, or ctx does; with detach it looks once. While nobody can do it,
+// it says so in place of the progress; does is what a leader would do.
+func (a *app) follow(ctx context.Context, cfg config.Config, pool *pgxpool.Pool, name, does string, detach bool) (outbox.Rebuild, bool, error) {
+	meter, shown, asked := newMeter(a.stderr, name), "", time.Now()
 	defer meter.close()
+	vacant := a.vacancy(ctx, cfg, pool, name, does)
+	if vacant != "" {
+		meter.note(vacant)
+	}
 	return a.awaitRebuild(ctx, cfg, pool, name, func(r outbox.Rebuild) bool {
 		s := records.DescribeRebuild(name, r)
 		if now := s.Phase + s.Note; now != shown {
 			shown = now
 			meter.note(s.Line())
-		} else if r.Phase == outbox.RebuildFilling {
+		} else if r.Phase == outbox.RebuildFilling && vacant == "" {
 			meter.rebuilt(s)
+		}
+		if !r.Phase.Ended() && time.Since(asked) >= meterEvery {
+			if asked, vacant = time.Now(), a.vacancy(ctx, cfg, pool, name, does); vacant != "" {
+				meter.note(vacant)
+			}
 		}
 		return detach || r.Phase.Ended()
 	})
 }
 
-// awaitRebuild looks at a rebuild until f is content, or ctx ends.
+// awaitRebuild looks at a rebuild until f is content, or ctx ends; then it looks once more, so that it tells how far it is.
 func (a *app) awaitRebuild(ctx context.Context, cfg config.Config, pool *pgxpool.Pool, name string, f func(outbox.Rebuild) bool) (r outbox.Rebuild, content bool, err error) {
 	tick := time.NewTicker(rebuildLook)
 	defer tick.Stop()
 	for {
+		last := ctx.Err() != nil
 		now, err := outbox.ReadRebuild(context.WithoutCancel(ctx), pool, name, cfg.Database.Timeout)
 		if err == nil {
 			r = now
@@ -180,9 +190,11 @@ func (a *app) awaitRebuild(ctx context.Context, cfg config.Config, pool *pgxpool
 		} else if code, _ := diagnose(err); code != exitUnavailable { // the server may come back
 			return r, false, err
 		}
+		if last {
+			return r, false, nil
+		}
 		select {
 		case <-ctx.Done():
-			return r, false, nil
 		case <-tick.C:
 		}
 	}
