@@ -237,7 +237,7 @@ func TestGraceRunsOut(t *testing.T) {
 	r.enqueue(newKey(), 1)
 	stop := r.start()
 	<-r.proj.entering
-	if err := stop(); err == nil || !strings.Contains(err.Error(), "1 batches left after 50ms") {
+	if err := stop(); err == nil || !strings.Contains(err.Error(), "batches left after 50ms: 1") {
 		t.Errorf("stop: %v, want that a batch is left", err)
 	}
 	if r.counts()["pending"] != 1 || r.count("weft_lease") != 1 || r.metric("outbox_inflight_events") != 0 {

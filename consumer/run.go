@@ -103,7 +103,7 @@ func (r *run) loop() error {
 		case <-grace:
 			n := r.s.InFlight()
 			r.p.tell.DrainTimeout(n)
-			return fmt.Errorf("drain of %s: %d batches left after %v", r.p.Name(), n, r.p.cfg.Grace)
+			return fmt.Errorf("drain of %s: batches left after %v: %d", r.p.Name(), r.p.cfg.Grace, n)
 		case <-r.ctx.Done():
 		}
 	}

@@ -245,7 +245,7 @@ func (m *migrator) upContract(ctx context.Context) error {
 			m.report(versionContract, i+1, len(tables), "table %s needs no change", t.name)
 			continue
 		}
-		m.report(versionContract, i+1, len(tables), "adopting table %s (%d changes)", t.name, len(alter))
+		m.report(versionContract, i+1, len(tables), "adopting table %s (changes: %d)", t.name, len(alter))
 		if err := m.ddl(ctx, t.name, "alter table "+m.qualify(t.name)+" "+strings.Join(alter, ", ")); err != nil {
 			return fmt.Errorf("adopt table %s: %w", t.name, err)
 		}

@@ -225,7 +225,7 @@ func (m *migrator) refreshHistories(ctx context.Context) (bool, error) {
 			if len(alter) == 0 {
 				continue
 			}
-			m.report(t.since(), 0, 0, "adopting the columns of %s in %s (%d changes)", t.name, name, len(alter))
+			m.report(t.since(), 0, 0, "adopting the columns of %s in %s (changes: %d)", t.name, name, len(alter))
 			statement = "alter table " + m.qualify(name) + " " + strings.Join(alter, ", ")
 		}
 		if err := m.ddl(ctx, name, statement); err != nil {

@@ -181,7 +181,7 @@ func (m *migrator) refreshOutboxes(ctx context.Context) (bool, error) {
 			return done, err
 		}
 		if alter := t.changes(f); len(alter) > 0 {
-			m.report(versionOutboxes, i+1, len(m.outboxes), "adopting table %s (%d changes)", t.name, len(alter))
+			m.report(versionOutboxes, i+1, len(m.outboxes), "adopting table %s (changes: %d)", t.name, len(alter))
 			if err := m.ddl(ctx, t.name, "alter table "+m.qualify(t.name)+" "+strings.Join(alter, ", ")); err != nil {
 				return done, fmt.Errorf("adopt table %s: %w", t.name, err)
 			}

@@ -402,7 +402,7 @@ func TestKeysAndRoutingsThatAreRefused(t *testing.T) {
 		{migrations.OutboxSpec{Table: "shop.item", Key: []string{"price"}}, []string{`the key "price" of type numeric`, "a part of a key may be a numeric"}},
 		{migrations.OutboxSpec{Table: "shop.keyless"}, []string{"has no primary key", "--key"}},
 		{migrations.OutboxSpec{Table: "shop.item", Children: []migrations.Child{{Table: "shop.note", Columns: []string{"id"}}}},
-			[]string{"shop.note", "named with 1 columns, and the key of the parent has 2", "tenant, id, in this order"}},
+			[]string{"shop.note", "names 1 of its columns as the key of the parent, which has 2", "tenant, id, in this order"}},
 	} {
 		_, err := migrations.CreateOutbox(t.Context(), s.dsn, tc.spec, true)
 		wantError(t, err, tc.want...)

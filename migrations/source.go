@@ -128,7 +128,7 @@ func (m *migrator) addChild(ctx context.Context, all []watched, c Child, parent 
 		return all, "", err
 	}
 	if len(c.Columns) != len(parent.columns) {
-		return all, "", &OutboxError{w.sql, fmt.Sprintf("is named with %d columns, and the key of the parent has %d", len(c.Columns), len(parent.columns)),
+		return all, "", &OutboxError{w.sql, fmt.Sprintf("names %d of its columns as the key of the parent, which has %d", len(c.Columns), len(parent.columns)),
 			"name the columns that refer to " + strings.Join(parent.names(), ", ") + ", in this order"}
 	}
 	lookup := false

@@ -53,12 +53,16 @@ func (c *checker) answers(ctx context.Context, shape *declaredShape, events []ou
 			differing = id
 		}
 	}
+	none := fmt.Sprintf("it returns no row for any of %d entities", len(events))
+	deleted, unseen := " that have events: their documents would be deleted", ", so their documents were not looked at"
+	if len(events) == 1 {
+		none, deleted, unseen = "it returns no row for the one entity", " that has events: its document would be deleted", ", so its document was not looked at"
+	}
 	switch {
 	case rows == 0 && ofEvents:
-		c.warn("source.query", fmt.Sprintf("it returns no row for any of %d entities that have events: their documents would be deleted", len(events)),
-			"correct its joins and conditions")
+		c.warn("source.query", none+deleted, "correct its joins and conditions")
 	case rows == 0:
-		c.warn("source.query", fmt.Sprintf("it returns no row for any of %d entities, so their documents were not looked at", len(events)),
+		c.warn("source.query", none+unseen,
 			"correct its joins and conditions; where it names the versions with their schema, check again after `weft load "+c.declaration.Name+"`")
 	}
 	if failing != "" {

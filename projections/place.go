@@ -85,8 +85,10 @@ func (k *entityKey) declare(d *Declaration) error {
 		return in("index.routing", "it is missing, and outbox table %s was made with --routing %s: name the column of the query that has it, as in `routing: %s`", d.Table, k.routing, k.routing)
 	case d.Source != "" && len(k.columns) == 0:
 		k.typed, k.types, k.source, k.keys = true, []string{"text", k.kind.String()}, d.Source, d.Key
+	case len(d.Key) > 1 && len(k.columns) <= 1:
+		return in("source.key", "it names %s, and outbox table %s was made for a key of one column", strings.Join(d.Key, ", "), d.Table)
 	case len(d.Key) > 0 && len(d.Key) != max(1, len(k.columns)):
-		return in("source.key", "it names %s, and outbox table %s was made for a key of %d columns: %s", strings.Join(d.Key, ", "), d.Table, max(1, len(k.columns)), strings.Join(k.columns, ", "))
+		return in("source.key", "it names %s, and outbox table %s was made for a key of %d columns: %s", strings.Join(d.Key, ", "), d.Table, len(k.columns), strings.Join(k.columns, ", "))
 	}
 	for _, c := range d.Key {
 		if slices.Contains(reserved[columnVersion:], c) {

@@ -135,7 +135,7 @@ func (d discarded) verdict(wanted int) error {
 	}
 	switch {
 	case wanted > 0 && done < int64(wanted):
-		return &exitError{exitBad, fmt.Sprintf("%d of the %d ids are not in failed, or were discarded before; `weft event` says where an event is", int64(wanted)-done, wanted)}
+		return &exitError{exitBad, lacking(int64(wanted)-done, wanted, "is not in failed, or was discarded before", "are not in failed, or were discarded before")}
 	case wanted == 0 && skipped > 0:
 		return &exitError{exitTryAgain, fmt.Sprintf("%d have changed or are locked: run the command again for those that are still in failed", skipped)}
 	default:

@@ -48,8 +48,11 @@ func TestDiscard(t *testing.T) {
 		t.Errorf("status: got %+v, %v, want 2 failed and 5 discarded", st.Projections, err)
 	}
 	r = weft(t, env, "failed", "discard", event(1), event(6), "--by=alice", "--why=x")
-	if want := "1 of the 2 ids are not in failed, or were discarded before; `weft event` says where an event is"; r.code != exitBad || !strings.Contains(r.errOut, want) {
+	if want := "1 of the 2 ids is not in failed, or was discarded before; `weft event` says where an event is"; r.code != exitBad || !strings.Contains(r.errOut, want) {
 		t.Errorf("by ids: got %+v, want %q", r, want)
+	}
+	if r := weft(t, env, "failed", "discard", event(1), "--by=alice", "--why=x"); r.code != exitBad || r.errOut != "weft: the event is not in failed, or was discarded before; `weft event` says where an event is\n" {
+		t.Errorf("by one id: got %+v", r)
 	}
 	if r := weft(t, env, "replay", "--discarded", "--entity=book", "--by=alice", "--why=undo"); r.code != 0 || !strings.Contains(r.out, "5 of 5 replayed") {
 		t.Errorf("replay: got %+v, want the books", r)

@@ -222,7 +222,7 @@ func (r replayed) verdict(wanted int) error {
 	case failed > 0:
 		return &exitError{exitBad, fmt.Sprintf("%d failed again%s", failed, sample)}
 	case wanted > 0 && matched-skipped < int64(wanted):
-		return &exitError{exitBad, fmt.Sprintf("%d of the %d ids were not in failed; `weft event` says where an event is", int64(wanted)-matched+skipped, wanted)}
+		return &exitError{exitBad, lacking(int64(wanted)-matched+skipped, wanted, "was not in failed", "were not in failed")}
 	case open > 0:
 		return &exitError{exitInconclusive, fmt.Sprintf("%d are not settled yet; see `weft status`", open)}
 	default:

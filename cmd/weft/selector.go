@@ -108,6 +108,18 @@ func (s *selection) fits(cmd *cobra.Command, all []*outbox.DeadLetters) error {
 	return check("an entity", s.entityID, func(t *outbox.Table) outbox.IDKind { return t.Entity })
 }
 
+// lacking says of how many ids that were named there was nothing to do, and why: of one, or of several.
+func lacking(n int64, named int, one, many string) string {
+	text := fmt.Sprintf("%d of the %d ids %s", n, named, many)
+	switch {
+	case named == 1:
+		text = "the event " + one
+	case n == 1:
+		text = fmt.Sprintf("1 of the %d ids %s", named, one)
+	}
+	return text + "; `weft event` says where an event is"
+}
+
 // letterFlags are the flags of a command that changes dead letters.
 type letterFlags struct {
 	sel selection

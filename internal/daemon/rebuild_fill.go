@@ -193,7 +193,7 @@ func (r *rebuilder) write(ctx context.Context, in []outbox.RedoEntity) (refused 
 		out, err := r.send(ctx, page)
 		r.pace.took(len(page), time.Since(began), err)
 		if err != nil {
-			return nil, 0, fmt.Errorf("write a page of %d rows: %w", len(page), err)
+			return nil, 0, fmt.Errorf("write a page of %s: %w", records.Counted(len(page), "1 row", "%d rows"), err)
 		}
 		for i, o := range out {
 			switch {

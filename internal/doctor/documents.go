@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
+	"github.com/samuelhu324-dev/weft/internal/records"
 	"github.com/samuelhu324-dev/weft/outbox"
 	"github.com/samuelhu324-dev/weft/projections"
 	"github.com/samuelhu324-dev/weft/projections/elastic"
@@ -45,7 +46,7 @@ func (e *examination) documents(ctx context.Context) error {
 		case err != nil:
 			return err
 		case missing > wanted/2:
-			e.add("elastic.documents", Warning, p.Name(), fmt.Sprintf("searches miss documents: %d of the first %d rows have none", missing, wanted),
+			e.add("elastic.documents", Warning, p.Name(), fmt.Sprintf("searches miss documents: %d of the first %s", missing, records.Counted(wanted, "1 row has none", "%d rows have none")),
 				"wait while `weft status "+p.Name()+"` shows a load, a rebuild or events of theirs; else the index was made anew, or never loaded, and to fill it: "+e.filling(p.Name()))
 		}
 	}

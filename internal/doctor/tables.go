@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/samuelhu324-dev/weft/internal/records"
 	"github.com/samuelhu324-dev/weft/migrations"
 )
 
@@ -26,7 +27,7 @@ func (e *examination) costlyIndexes(ctx context.Context) error {
 			continue
 		}
 		f := Finding{Check: "index.read", Severity: Note, On: c.Table + "." + c.Name, Index: &c}
-		cost := fmt.Sprintf("every settle writes into it (%s, read %d times)", size(c.Bytes), c.Scans)
+		cost := fmt.Sprintf("every settle writes into it (%s, read %s)", size(c.Bytes), records.Counted(c.Scans, "once", "%d times"))
 		switch {
 		case c.Older:
 			f.Check, f.Text, f.Remedy = "index.older", "weft's own, only for builds before leases: "+cost+"; drop it once no such build runs", c.Drop()

@@ -72,7 +72,7 @@ func (s Rebuild) Line() string {
 	if s.OldIndex != "" {
 		fmt.Fprintf(&b, ", old index %s", s.OldIndex)
 	}
-	fmt.Fprintf(&b, "; %d of about %d rows", s.Filled, max(s.Rows, s.Filled))
+	fmt.Fprintf(&b, "; %d of about %s", s.Filled, Counted(max(s.Rows, s.Filled), "1 row", "%d rows"))
 	if s.ETASecs != nil {
 		fmt.Fprintf(&b, ", about %s left", Span(*s.ETASecs))
 	}

@@ -154,7 +154,7 @@ func (s *Sink) Settled(ctx context.Context, index, other string) error {
 		} `json:"_shards"`
 	}
 	if err := json.Unmarshal(answer, &got); err != nil || got.Shards.Failed > 0 {
-		return fmt.Errorf("refresh %s: %d shards did not answer", index, got.Shards.Failed)
+		return fmt.Errorf("refresh %s: shards that did not answer: %d", index, got.Shards.Failed)
 	}
 	now, err := s.health(ctx, index)
 	if err != nil || now == "green" {
