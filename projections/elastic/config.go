@@ -192,9 +192,10 @@ func New(cfg Config, log *zap.Logger, reg prometheus.Registerer, projectionName 
 		}
 		urls[i] = u
 	}
+	var s *Sink
 	through := cfg.Transport
 	if len(urls) > 1 {
-		through = setAside{through}
+		through = setAside{through, func(res *http.Response) error { return s.stranger(res) }}
 	}
 	// The requests are esapi's, the transport is the client's. elasticsearch.NewClient is not used: it
 	// refuses OpenSearch, and brings hundreds of packages of the typed API along.
@@ -214,7 +215,7 @@ func New(cfg Config, log *zap.Logger, reg prometheus.Registerer, projectionName 
 	if err != nil {
 		return nil, fmt.Errorf("elastic metrics: %w", err)
 	}
-	s := &Sink{
+	s = &Sink{
 		cfg:     cfg,
 		mapping: mappingHash(cfg.Mapping),
 		client:  client,

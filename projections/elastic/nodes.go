@@ -65,14 +65,25 @@ func (c nodes) share(req *http.Request, node int) (try context.Context, answered
 var errSilent = errors.New("the node did not answer in its share of the time")
 
 // setAside carries requests to one of several nodes. An answer of 502 to 504 is an error, so that the
-// client leaves the node alone for a while: it may be cut off from a cluster that is well, or down behind its proxy.
-type setAside struct{ http.RoundTripper }
+// client leaves the node alone for a while: it may be cut off from a cluster that is well, or down behind its proxy. So
+// is an answer of another server than the others are.
+type setAside struct {
+	http.RoundTripper
+	stranger func(*http.Response) error
+}
 
 // RoundTrip implements [http.RoundTripper].
 func (t setAside) RoundTrip(req *http.Request) (*http.Response, error) {
 	res, err := t.RoundTripper.RoundTrip(req)
-	if err != nil || res.StatusCode < http.StatusBadGateway || res.StatusCode > http.StatusGatewayTimeout {
-		return res, err
+	if err != nil {
+		return nil, err
+	}
+	if strange := t.stranger(res); strange != nil {
+		_ = res.Body.Close()
+		return nil, strange
+	}
+	if res.StatusCode < http.StatusBadGateway || res.StatusCode > http.StatusGatewayTimeout {
+		return res, nil
 	}
 	defer func() { _ = res.Body.Close() }()
 	body, _ := io.ReadAll(io.LimitReader(res.Body, maxRefusal)) // what came of it

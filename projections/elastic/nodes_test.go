@@ -1,6 +1,7 @@
 package elastic
 
 import (
+	"errors"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -118,6 +119,38 @@ func TestNodeThatIsDownBehindItsProxy(t *testing.T) {
 		if n, of := len(proxy.Requests()), len(srv.Requests()); n > 1 || of != 6 {
 			t.Errorf("%d: the proxy was asked to write %d times, and the other node %d times; want 1 at most, and 6", status, n, of)
 		}
+	}
+}
+
+// An address that leads to another server, as after a typing error, is left alone as a node that is down, whatever that
+// server answers.
+func TestNodeThatIsAnotherServer(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]elastictest.Step{
+		"NotFound": elastictest.Status(404, "<html>not found</html>", "Content-Type", "text/html", "X-Elastic-Product", ""),
+		"Page":     elastictest.Status(200, "<html>welcome</html>", "Content-Type", "text/html", "X-Elastic-Product", ""),
+		"JSON":     elastictest.Status(404, `{"detail":"Not Found"}`, "X-Elastic-Product", ""),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			other := elastictest.New(t)
+			other.Always(answer)
+			other.AnswerIndex(404, `{"detail":"Not Found"}`)
+			other.AnswerRoot(404, `{"detail":"Not Found"}`)
+			s, srv, _ := fakeSink(t, func(c *Config) { c.URLs = append(c.URLs, other.URL) })
+			for range 6 {
+				if got, err := s.Write(leading(t), docs(1)); err != nil || got[0].Verdict != outbox.Done {
+					t.Fatalf("got %+v, %v, want it done", got, err)
+				}
+			}
+			if n, of := len(other.Requests()), len(srv.Requests()); n > 1 || of != 6 {
+				t.Errorf("the other server was asked to write %d times, and the node %d times; want 1 at most, and 6", n, of)
+			}
+			srv.Always(answer)
+			if _, err := s.Write(leading(t), docs(1)); !errors.Is(err, ErrProduct) {
+				t.Errorf("got %v of strangers alone, want %v", err, ErrProduct)
+			}
+		})
 	}
 }
 

@@ -148,12 +148,26 @@ func (s *Sink) genuine(p Product, status int, header http.Header, body []byte, k
 	return s.alien(p, status)
 }
 
+// stranger returns an error for an answer that only another server than the product gives, before its body is read. Of the
+// statuses that a proxy gives of its own it tells nothing.
+func (s *Sink) stranger(res *http.Response) error {
+	p, _ := s.known.Load().(Product)
+	succeeds := res.StatusCode >= 200 && res.StatusCode <= 299
+	switch {
+	case !succeeds && !tells(res.StatusCode), named(res.Header), p != Elasticsearch && isJSON(res.Header):
+		return nil
+	}
+	return s.alienAt(res.Request.URL.Host, p, res.StatusCode)
+}
+
 // alien returns the error of an answer of another sender.
-func (s *Sink) alien(p Product, status int) error {
+func (s *Sink) alien(p Product, status int) error { return s.alienAt(s.host(), p, status) }
+
+func (s *Sink) alienAt(host string, p Product, status int) error {
 	if s.cfg.Product == Auto {
 		s.known.Store(Product("")) // another server may be at the address now
 	}
-	err := fmt.Errorf("%w: status %d from %s; correct ELASTIC_URL, or the proxy that it leads to", ErrProduct, status, s.host())
+	err := fmt.Errorf("%w: status %d from %s; correct ELASTIC_URL, or the proxy that it leads to", ErrProduct, status, host)
 	if p == "" {
 		err = fmt.Errorf("%w; if it is OpenSearch and weft may not see GET /, set elastic.product", err)
 	}
