@@ -190,10 +190,10 @@ func Grant(ctx context.Context, url, role string, modes ...Mode) error {
 		// The server only warns of a grant that grants nothing.
 		asked := wanted(m.outboxes, modes)
 		var found []int
-		var text string
+		var text, schema string
 		var usage bool
-		err = tx.QueryRowContext(ctx, "select coalesce(string_agg(ord::text, ' ' order by ord), ''), has_schema_privilege($4::name, $5::text, 'usage') from ("+rightsSQL+") lacking",
-			asked.objects, asked.rights, asked.columns, role, m.schema).Scan(&text, &usage)
+		err = tx.QueryRowContext(ctx, "select coalesce(string_agg(ord::text, ' ' order by ord), ''), has_schema_privilege($4::name, $5::text, 'usage'), quote_ident($5) from ("+rightsSQL+") lacking",
+			asked.objects, asked.rights, asked.columns, role, m.schema).Scan(&text, &usage, &schema)
 		for _, word := range strings.Fields(text) {
 			ord, _ := strconv.Atoi(word)
 			found = append(found, ord)
@@ -204,7 +204,7 @@ func Grant(ctx context.Context, url, role string, modes ...Mode) error {
 		case len(found) > 0:
 			return nil, fmt.Errorf("role %q may not grant what it does not own: %w", m.role, asked.lacking(found, role, m.schema))
 		case !usage:
-			return nil, fmt.Errorf("role %q may not grant what it does not own: %w", m.role, noUsage(role, m.schema))
+			return nil, fmt.Errorf("role %q may not grant what it does not own: %w", m.role, noUsage(role, schema))
 		}
 		return nil, tx.Commit()
 	})
@@ -229,7 +229,7 @@ func (e *RightsError) Error() string {
 		e.Role, strings.Join(missing, ", "), more, fix, e.Role)
 }
 
-// noUsage returns the error of a role that may not use a schema.
+// noUsage returns the error of a role that may not use a schema, given as SQL has it.
 func noUsage(role, schema string) *RightsError {
 	usage := "usage on schema " + schema
 	return &RightsError{Role: role, Missing: []string{usage}, Grants: []string{"grant " + usage + " to " + pgx.Identifier{role}.Sanitize()}}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/samuelhu324-dev/weft/internal/postgres"
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/migrations"
 )
@@ -175,6 +176,22 @@ func TestGrantNeedsTheTables(t *testing.T) {
 	exec(t, testenv.Pool(t, dsn), "revoke select on search_index from "+other.Username())
 	wantError(t, migrations.Grant(t.Context(), testenv.As(t, dsn, runner), other.Username()),
 		`role "`+runner.Username()+`" may not grant what it does not own`, "select on search_index")
+}
+
+// The statement that a role without the use of a schema is told can be run as it is.
+func TestGrantQuotesTheSchemaThatItNames(t *testing.T) {
+	t.Parallel()
+	dsn := testenv.Database(t)
+	owner := testenv.Pool(t, dsn)
+	exec(t, owner, `create schema "MyApp"`)
+	dsn, err := postgres.InSchema(dsn, `"MyApp"`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	up(t, dsn)
+	user, other := testenv.Runner(t, dsn), testenv.Runner(t, dsn)
+	exec(t, owner, `revoke usage on schema "MyApp" from "`+user.Username()+`"`)
+	wantError(t, migrations.Grant(t.Context(), testenv.As(t, dsn, other), user.Username()), `lacks usage on schema "MyApp": grant usage on schema "MyApp" to "`+user.Username()+`"`)
 }
 
 // The owner of the tables need not own their schema, and a grant of its use then grants nothing.
