@@ -235,8 +235,12 @@ func (c *checker) index(ctx context.Context, sink *elastic.Sink) {
 	case err != nil:
 		c.find("index", err.Error(), "")
 	}
-	if sink.LacksPipeline(ctx) {
-		c.find("index.pipeline", fmt.Sprintf("there is no ingest pipeline %q: no document would be written", c.declaration.Pipeline), "make it, or correct the name")
+	for _, name := range sink.MissingPipelines(ctx) {
+		remedy := "make it, or correct the name"
+		if name != c.declaration.Pipeline {
+			remedy = "make it, or take it out of the settings of the index"
+		}
+		c.find("index.pipeline", fmt.Sprintf("there is no ingest pipeline %q: no document would be written", name), remedy)
 	}
 	switch err := sink.Ready(ctx); {
 	case elastic.IsMissing(err):

@@ -136,6 +136,12 @@ func TestCommandsNameAMissingPipelineAndAnAliasThatTakesNoWrites(t *testing.T) {
 	if r := weft(t, s.env, "projection", "check"); r.code != exitBad || !strings.Contains(r.out, "error: index.pipeline: "+missing) {
 		t.Errorf("check: got %+v, want %q", r, missing)
 	}
+	callElastic(t, http.MethodPut, "/"+s.index+"/_settings", `{"index":{"default_pipeline":"passed_over","final_pipeline":"last"}}`)
+	missing = `there is no ingest pipeline "last": no document would be written; make it, or take it out of the settings of the index`
+	if r := weft(t, s.env, "projection", "check"); r.code != exitBad || !strings.Contains(r.out, "error: index.pipeline: "+missing) || strings.Contains(r.out, "passed_over") {
+		t.Errorf("check of the settings: got %+v, want %q", r, missing)
+	}
+	callElastic(t, http.MethodPut, "/"+s.index+"/_settings", `{"index":{"default_pipeline":null,"final_pipeline":null}}`)
 	if r := weft(t, s.env, "doctor"); r.code != exitBad || !strings.Contains(r.out, `documents are to pass the ingest pipeline "none", and there is none of that name`) {
 		t.Errorf("doctor: got %+v, want the pipeline named", r)
 	}

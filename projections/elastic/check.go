@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/elastic/go-elasticsearch/v8/esapi"
@@ -40,14 +41,29 @@ func (s *Sink) CheckDefinition(ctx context.Context) error {
 	return err
 }
 
-// LacksPipeline reports whether the server says that there is no ingest pipeline of the configured name. Of one that is there
-// the question writes nothing.
-func (s *Sink) LacksPipeline(ctx context.Context) bool {
-	if s.cfg.Pipeline == "" {
-		return false
+// MissingPipelines returns the ingest pipelines that documents are to pass and that the server says are not there: the
+// configured one, or that of the index, and the final one of the index. Of one that is there the question writes nothing.
+func (s *Sink) MissingPipelines(ctx context.Context) (missing []string) {
+	kept, _ := s.kept(ctx) // without an index none has a pipeline
+	names := []string{s.cfg.Pipeline}
+	for _, of := range kept {
+		names = append(names, of.Settings.Index.Final)
+		if s.cfg.Pipeline == "" {
+			names = append(names, of.Settings.Index.Default)
+		}
 	}
+	slices.Sort(names)
+	for _, name := range slices.Compact(names) {
+		if name != "" && name != noPipeline && s.lacksPipeline(ctx, name) {
+			missing = append(missing, name)
+		}
+	}
+	return missing
+}
+
+func (s *Sink) lacksPipeline(ctx context.Context, name string) bool {
 	_, err := s.ask(ctx, "try the pipeline", esapi.IngestSimulateRequest{
-		Instrument: s.client.InstrumentationEnabled(), PipelineID: url.PathEscape(s.cfg.Pipeline), Body: strings.NewReader(`{"docs":[{"_source":{}}]}`),
+		Instrument: s.client.InstrumentationEnabled(), PipelineID: url.PathEscape(name), Body: strings.NewReader(`{"docs":[{"_source":{}}]}`),
 	})
 	e, ok := errors.AsType[*statusError](err)
 	return ok && e.status == http.StatusBadRequest && e.cause.lacksPipeline()

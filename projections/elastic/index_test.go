@@ -224,8 +224,8 @@ func TestRealMissingPipelineFailsNoDocument(t *testing.T) {
 	if err := s.EnsureIndex(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if !s.LacksPipeline(t.Context()) {
-		t.Error("the pipeline counts as one that is there")
+	if got := s.MissingPipelines(t.Context()); !slices.Equal(got, []string{"weft-test-none"}) {
+		t.Errorf("missing pipelines: got %v", got)
 	}
 	got, err := s.Write(leading(t), []Action{{ID: "a", Version: 1, Body: document("1")}, {ID: "b", Version: 1, Delete: true}})
 	wantFault(t, err, outbox.ReasonESRequest, true)

@@ -40,10 +40,11 @@ type keptSettings struct {
 	} `json:"index"`
 }
 
-// Altered says why documents of the index are not what would be sent now, so that only their
-// versions can be compared: a pipeline, a source that is not kept whole, or another query. It is
-// empty when they are.
-func (s *Sink) Altered(ctx context.Context) (string, error) {
+// noPipeline is a setting of an index that takes a pipeline away.
+const noPipeline = "_none"
+
+// kept returns how the indexes to which the name leads keep documents, by their names.
+func (s *Sink) kept(ctx context.Context) (indexes map[string]keptIndex, err error) {
 	defaults := true
 	answer, err := s.ask(ctx, "look at the index", esapi.IndicesGetRequest{
 		Instrument: s.client.InstrumentationEnabled(), Index: []string{s.cfg.Index}, IncludeDefaults: &defaults,
@@ -52,11 +53,21 @@ func (s *Sink) Altered(ctx context.Context) (string, error) {
 			"*.settings.index.mapping.exclude_source_vectors", "*.defaults.index.mapping.exclude_source_vectors"},
 	})
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	var indexes map[string]keptIndex
 	if err := json.Unmarshal(answer, &indexes); err != nil {
-		return "", fmt.Errorf("look at the index: %w", err)
+		return nil, fmt.Errorf("look at the index: %w", err)
+	}
+	return indexes, nil
+}
+
+// Altered says why documents of the index are not what would be sent now, so that only their
+// versions can be compared: a pipeline, a source that is not kept whole, or another query. It is
+// empty when they are.
+func (s *Sink) Altered(ctx context.Context) (string, error) {
+	indexes, err := s.kept(ctx)
+	if err != nil {
+		return "", err
 	}
 	if s.cfg.Pipeline != "" {
 		return fmt.Sprintf("documents pass the pipeline %q", s.cfg.Pipeline), nil
@@ -77,7 +88,7 @@ func (s *Sink) Altered(ctx context.Context) (string, error) {
 func (k *keptIndex) altered(name string) string {
 	settings := &k.Settings.Index
 	for _, pipeline := range []string{settings.Default, settings.Final} {
-		if pipeline != "" && pipeline != "_none" {
+		if pipeline != "" && pipeline != noPipeline {
 			return fmt.Sprintf("documents pass the pipeline %q of index %s", pipeline, name)
 		}
 	}
