@@ -37,6 +37,7 @@ var families = map[string]family{
 	"outbox.fault":            {"outbox", ""},
 	"outbox.recovered":        {"outbox", ""},
 	"outbox.settle_fault":     {"outbox.settle_fault", ""},
+	"outbox.kept":             {"outbox.kept", ""},
 	"leader.disconnected":     {"leader", ""},
 	"leader.standby":          {"leader", ""},
 	"reclaim.fault":           {"reclaim.fault", ""},

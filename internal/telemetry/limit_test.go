@@ -122,6 +122,21 @@ func TestStormOfOtherNodes(t *testing.T) {
 	})
 }
 
+// A history that takes no event, as one that lacks a column, is told of with each settle.
+func TestEventsThatStayAreSummedUp(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		tel, b := setup(t, telemetry.Options{})
+		for range 1000 {
+			tel.Log.Error("finished events stay in the table", zap.String("event", "outbox.kept"), zap.String("projection", "search"))
+		}
+		_ = tel.Log.Sync()
+		if got := lines(t, b); len(got) != 11 || got[10]["left_out"] != 989.0 {
+			t.Errorf("got %d lines, want 11, the last of which stands for 989 more: %v", len(got), got[len(got)-1])
+		}
+	})
+}
+
 func TestOtherLinesAreAllThere(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
