@@ -177,6 +177,37 @@ func TestDoctorFindsAnIndexThatWasMadeAnew(t *testing.T) {
 	}
 }
 
+// A sequence of versions that was not carried over to another server gives out versions below those of the documents, which
+// refuse them. What the doctor names makes good what was refused, and keeps it from going on.
+func TestDoctorFindsASequenceThatWasSetBack(t *testing.T) {
+	t.Parallel()
+	s := filled(t, 60)
+	const check = "error    schema.versions  product_outbox_version\n"
+	if got := weft(t, s.env, "doctor"); strings.Contains(got.out, check) {
+		t.Errorf("got %s of a sequence as it should be", got.out)
+	}
+	s.exec("select setval('product_outbox_version', 1000)")
+	s.exec("update shop.product set name = 'lamp' where id < 10")
+	s.settled()
+	got := weft(t, s.env, "doctor")
+	_, remedy, _ := strings.Cut(got.out, "select setval(")
+	remedy, repair, _ := strings.Cut("select setval("+remedy, "; then, for changes since: `weft ")
+	if got.code != exitBad || !strings.Contains(got.out, check) || !strings.HasPrefix(repair, "verify products --repair") {
+		t.Fatalf("got %+v, want %q and what to do", got, check)
+	}
+	s.exec(remedy)
+	if got := weft(t, s.env, "doctor"); strings.Contains(got.out, check) {
+		t.Errorf("got %s after %s", got.out, remedy)
+	}
+	s.verified(exitOK, "--repair", "--by", "a", "--why", "b")
+	if s.document("9")["name"] != "lamp" {
+		t.Errorf("document after the repair: %v", s.document("9"))
+	}
+	s.exec("update shop.product set name = 'desk' where id < 60")
+	s.settled()
+	s.verified(exitOK)
+}
+
 // A build before leases reads its indexes on a schema of its own: they are not named there.
 func TestDoctorBeforeLeases(t *testing.T) {
 	t.Parallel()

@@ -45,7 +45,7 @@ func (e *examination) history(ctx context.Context) (err error) {
 		lone, lerr := e.loneDays(ctx, m.Table)
 		err = errors.Join(err, lerr)
 		if m.Finished == string(outbox.Archive) {
-			err = errors.Join(err, e.missingDays(ctx, m, lone))
+			err = errors.Join(err, e.missingDays(ctx, m, lone), e.missingColumns(ctx, m.Table))
 		}
 	}
 	return err
@@ -73,6 +73,19 @@ func (e *examination) missingDays(ctx context.Context, m migrations.Mode, lone m
 	if len(missing) > 0 {
 		e.add("history.days", Warning, outbox.HistoryTable(m.Table), text+" finished events stay in "+m.Table+" (no partition for "+strings.Join(missing, ", ")+"); a leader makes a week ahead, or logs upkeep.fault",
 			fmt.Sprintf("select weft_history_attach('%s', day) from unnest('{%s}'::date[]) day;", m.Table, strings.Join(missing, ",")))
+	}
+	return err
+}
+
+// missingColumns names the columns of an outbox table that its history lacks.
+func (e *examination) missingColumns(ctx context.Context, table string) error {
+	f, err := outbox.OpenFinishedEvents(ctx, e.Pool, table, e.Config.Database.Timeout)
+	if err != nil {
+		return err
+	}
+	lacking, err := f.Lacking(ctx)
+	if len(lacking) > 0 {
+		e.add("history.columns", Warning, outbox.HistoryTable(table), "it lacks columns of "+table+" ("+strings.Join(lacking, ", ")+"): finished events stay there", "weft migrate up")
 	}
 	return err
 }

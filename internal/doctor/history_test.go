@@ -97,6 +97,18 @@ func TestMissingDaysOfTheHistoryAreFound(t *testing.T) {
 	e.heal(t, pool, remedy)
 }
 
+// A column that the application has added is not in the history until the next migration, and finished events stay in the table.
+func TestMissingColumnsOfTheHistoryAreFound(t *testing.T) {
+	t.Parallel()
+	e, pool, _ := archivist(t)
+	exec(t, pool, "alter table "+archived+" add column colour text")
+	wantFinding(t, e.examined(t), want{"history.columns", Warning, itsHistory, "it lacks columns of " + archived + " (colour): finished events stay there", "weft migrate up"})
+	if _, err := migrations.Up(t.Context(), pool.Config().ConnString()); err != nil {
+		t.Fatal(err)
+	}
+	e.heal(t, pool)
+}
+
 // A history without any day lacks none before the first start, which makes them; with an instance that runs it does.
 func TestHistoryBeforeTheFirstStartLacksNothing(t *testing.T) {
 	t.Parallel()
