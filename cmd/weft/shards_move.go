@@ -199,7 +199,7 @@ func (a *app) moveShard(cmd *cobra.Command, there config.Config, o move.Options,
 	defer stop()
 	plan, err := move.Check(ctx, o)
 	if err != nil {
-		return err
+		return unlessInterrupted(ctx, err)
 	}
 	row := movedShard{Shard: o.Shard, Schema: o.Schema, Group: o.Group, State: "planned",
 		From: movedServer{plan.From.Address, plan.From.Version}, To: movedServer{plan.To.Address, plan.To.Version}}

@@ -319,3 +319,27 @@ func TestShardsMove(t *testing.T) {
 		t.Errorf("list after the way back: got %+v", r)
 	}
 }
+
+// A move that is interrupted while it looks at a server that says nothing is no fault of weft.
+func TestMoveIsInterruptedBeforeItBegins(t *testing.T) {
+	t.Parallel()
+	env := append(sharded(t, "3"), "WEFT_SHARDS=3")
+	silent, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	ctx, interrupt := context.WithCancel(t.Context())
+	go func() {
+		if c, err := silent.Accept(); err == nil {
+			t.Cleanup(func() { _ = c.Close() })
+		}
+		interrupt()
+	}()
+	var out, errOut buffer
+	a := &app{environ: env, stdin: strings.NewReader(""), stdout: &out, stderr: &errOut, signals: notify}
+	code := a.execute(ctx, []string{"shards", "move", "1", "--to", "postgres://" + silent.Addr().String() + "/d?sslmode=disable"})
+	if code != exitTryAgain || !strings.Contains(errOut.String(), "weft: interrupted") {
+		t.Errorf("got code %d and %s, want %d", code, errOut.String(), exitTryAgain)
+	}
+}
