@@ -26,6 +26,21 @@ func (s *shop) compares(args ...string) (ended <-chan result, interrupt context.
 
 const sessionsOfVerify = "select count(*) from pg_stat_activity where datname = current_database() and starts_with(application_name, 'weft/verify/')"
 
+// A repair is not advised where it can do nothing, as about documents ahead of rows whose application gives out the versions.
+func TestVerifyAdvisesARepairThatHelps(t *testing.T) {
+	t.Parallel()
+	ahead := verify.Example{Kind: verify.Ahead, Remedy: "raise the version of its row"}
+	for want, r := range map[string]verify.Report{
+		"2 documents differ from their rows: see above what to do about each":              {Ahead: 2, Examples: []verify.Example{ahead, ahead}},
+		"1 document differs from its row: see above what to do":                            {Ahead: 1, Examples: []verify.Example{ahead}},
+		"2 documents differ from their rows; `weft verify --repair` has them written anew": {Ahead: 1, Stale: 1, Examples: []verify.Example{ahead, {Kind: verify.Stale}}},
+	} {
+		if err := verdictOf([]verify.Report{r}, false); err == nil || err.Error() != want {
+			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+}
+
 // Two comparisons of one projection would write each other's place and figures: the second is told who compares since
 // when. One that has ended, however it did, is in nobody's way.
 func TestVerifyBesideAnotherIsRefused(t *testing.T) {
