@@ -69,16 +69,21 @@ func (f *FinishedEvents) IndexClosed(ctx context.Context, partition string, limi
 const dropTries = 100
 
 // Drop drops a partition that is over, with the rights of the history's owner, and reports
-// whether it was there: another call may remove it at the same time. It never waits for a lock, so that nobody waits behind it: it
-// returns an error when the history was in use at each of a hundred tries.
+// whether it was there: another call may remove it at the same time. It never waits for a lock, so
+// that nobody waits behind it: it returns an error when the history was in use at each of a hundred tries.
 func (f *FinishedEvents) Drop(ctx context.Context, partition string) (dropped bool, err error) {
 	for try := 0; ; try++ {
 		err = f.one(ctx, "drop of a day of the history", f.sql.get("history_drop"), []any{partition}, &dropped)
-		switch code := sqlState(err); {
-		case code == pgerrcode.UndefinedTable:
+		switch sqlState(err) {
+		case pgerrcode.UndefinedTable:
 			return false, nil
-		case code != pgerrcode.LockNotAvailable && code != pgerrcode.ObjectNotInPrerequisiteState, try == dropTries: // the latter while its bounds go
+		case pgerrcode.LockNotAvailable:
+		case pgerrcode.ObjectNotInPrerequisiteState, pgerrcode.SyntaxError: // another call takes it away: its bounds, and its name, go first
+		default:
 			return dropped, err
+		}
+		if try == dropTries {
+			return false, err
 		}
 		if err := pause(ctx, 20*time.Millisecond); err != nil {
 			return false, err
@@ -107,12 +112,12 @@ func (e *DetachedError) Error() string {
 func (e *DetachedError) Unwrap() error { return e.err }
 
 // DetachAndDrop detaches a partition without blocking other sessions and drops it, and reports whether it was there:
-// another call may have removed it. session is one session outside of
-// a transaction, such as a *pgx.Conn; its role must own the history. It waits for transactions that use the history as
-// long as the session's statement_timeout says; when that is not enough the partition stays half-detached, and the next
-// call goes on. One that is detached and cannot be dropped is left to the caller, and
-// the error is a [DetachedError]; the end of ctx does not keep it from being dropped. Beside a default partition PostgreSQL
-// detaches none without blocking others: there it does what [FinishedEvents.Drop] does.
+// another call may have removed it. session is one session outside of a transaction, such as a *pgx.Conn; its role must
+// own the history. It waits for transactions that use the history as long as the session's statement_timeout says; when
+// that is not enough the partition stays half-detached, and the next call goes on. One that is detached and cannot be
+// dropped is left to the caller, and the error is a [DetachedError]; the end of ctx does not keep it from being dropped.
+// Beside a default partition PostgreSQL detaches none without blocking others: there it does what
+// [FinishedEvents.Drop] does.
 func (f *FinishedEvents) DetachAndDrop(ctx context.Context, session DB, p Partition) (dropped bool, err error) {
 	var name string // as SQL has it: somebody may have attached a table of another schema
 	err = f.one(ctx, "partition "+p.Name, f.sql.get("history_partition"), []any{p.Name}, &name)
@@ -135,7 +140,11 @@ func (f *FinishedEvents) DetachAndDrop(ctx context.Context, session DB, p Partit
 	case err != nil:
 		return false, fmt.Errorf("detach %s: %w", p.Name, err)
 	}
-	if _, err := session.Exec(context.WithoutCancel(ctx), "drop table "+name); err != nil {
+	_, err = session.Exec(context.WithoutCancel(ctx), "drop table "+name)
+	switch {
+	case sqlState(err) == pgerrcode.UndefinedTable:
+		return false, nil
+	case err != nil:
 		return false, &DetachedError{name, err}
 	}
 	return true, nil

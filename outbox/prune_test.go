@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -396,6 +397,80 @@ func TestHistoryIsMaintainedByPartition(t *testing.T) {
 	if left, _, err := f.Partitions(t.Context()); err != nil || len(left) != 1 || left[0].Closed || b.number("select count(*) from pg_class where relname like 'search_outbox_history_%'") != 1 {
 		t.Errorf("left: got %+v, %v, want today alone", left, err)
 	}
+}
+
+// The leader drops days while commands detach them: each goes once, and nobody meets a fault.
+func TestDaysGoOnceWhoeverRemovesThem(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	f := b.finished()
+	for days := 3; days < 33; days++ {
+		b.attach(days)
+	}
+	parts, _, err := f.Partitions(t.Context())
+	if err != nil || len(parts) != 30 {
+		t.Fatalf("partitions: got %v, %v, want 30", parts, err)
+	}
+	var removed atomic.Int64
+	var g errgroup.Group
+	for n := range 4 {
+		session, err := pgx.ConnectConfig(t.Context(), b.pool.Config().ConnConfig)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = session.Close(context.Background()) })
+		g.Go(func() error {
+			for _, p := range parts {
+				var dropped bool
+				var err error
+				if n%2 == 0 {
+					dropped, err = f.Drop(t.Context(), p.Name)
+				} else {
+					dropped, err = f.DetachAndDrop(t.Context(), session, p)
+				}
+				if err != nil {
+					return err
+				}
+				if dropped {
+					removed.Add(1)
+				}
+			}
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil || removed.Load() > 30 {
+		t.Errorf("got %v and %d days removed, want 30 at most", err, removed.Load())
+	}
+	if n := b.number("select count(*) from pg_class where relname like 'search_outbox_history_%'"); n != 0 {
+		t.Errorf("%d days are left", n)
+	}
+}
+
+// The leader may drop a day right after a command has detached it.
+func TestDetachedDayThatIsGoneIsNoFault(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	f := b.finished()
+	b.attach(5)
+	parts, _, err := f.Partitions(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if dropped, err := f.DetachAndDrop(t.Context(), &dropOvertaken{b.pool}, parts[0]); err != nil || dropped {
+		t.Errorf("got %v, %v, want that another call was quicker", dropped, err)
+	}
+}
+
+// dropOvertaken is a session whose drops come second.
+type dropOvertaken struct{ outbox.DB }
+
+func (s *dropOvertaken) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	if strings.HasPrefix(sql, "drop table") {
+		if tag, err := s.DB.Exec(ctx, sql, args...); err != nil {
+			return tag, err
+		}
+	}
+	return s.DB.Exec(ctx, sql, args...)
 }
 
 // dropRefused is a session that is cut off before a drop.
