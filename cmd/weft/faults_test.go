@@ -80,9 +80,10 @@ func TestCommandsOnLockedTables(t *testing.T) {
 			t.Errorf("%s: got %+v, want nothing said of dead letters that were not counted", command, r)
 		}
 	}
-	// The doctor examines the rest.
-	if r := weft(t, env, "doctor"); !strings.Contains(r.out, "could not be examined: timeout") || !strings.Contains(r.out, "fix: "+postgres.SayBusy+"\n") {
-		t.Errorf("doctor: got %+v, want what it could not examine, and %q", r, postgres.SayBusy)
+	// The doctor examines the rest. The server and the command wait for the same time: either may end a statement.
+	r := weft(t, env, "doctor")
+	if n := strings.Count(r.out, "could not be examined: "); n == 0 || strings.Count(r.out, postgres.SayBusy+"\n") != n {
+		t.Errorf("doctor: got %+v, want what it could not examine, and for each %q", r, postgres.SayBusy)
 	}
 }
 
