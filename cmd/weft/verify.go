@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"time"
 
@@ -267,17 +266,17 @@ func indexesBeside(ctx context.Context, p projections.Projection) (out []verify.
 }
 
 func verdictOf(reports []verify.Report, repair bool) error {
-	var wrong, repaired, unsettled int64
-	beside, helps := false, false // a repair helps
+	var wrong, repaired, byHand, unsettled int64
+	beside := false
 	for i := range reports {
-		helps = helps || slices.ContainsFunc(reports[i].Examples, func(e verify.Example) bool { return e.Remedy == "" })
 		beside = beside || len(reports[i].Beside) > 0
 		wrong, repaired, unsettled = wrong+reports[i].Differs(), repaired+reports[i].Repaired, unsettled+reports[i].Unsettled
+		byHand += reports[i].ByHand
 	}
 	switch {
 	case wrong > repaired && repair:
 		return &exitError{exitBad, records.Counted(wrong-repaired, "1 document still differs from its row: see above what to do", "%d documents still differ from their rows: see above what to do about each")}
-	case wrong > repaired && !helps:
+	case wrong > repaired && wrong == byHand:
 		return &exitError{exitBad, records.Counted(wrong, "1 document differs from its row: see above what to do", "%d documents differ from their rows: see above what to do about each")}
 	case wrong > repaired:
 		return &exitError{exitBad, records.Counted(wrong, "1 document differs from its row; `weft verify --repair` has it written anew", "%d documents differ from their rows; `weft verify --repair` has them written anew")}

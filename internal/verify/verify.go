@@ -67,10 +67,11 @@ type Report struct {
 	Ahead      int64  `json:"ahead"`
 	Corrupt    int64  `json:"corrupt"`
 	Misplaced  int64  `json:"misplaced"`
-	Repaired   int64  `json:"repaired"`    // of those that differ: looked at again, and right
-	Failed     int64  `json:"failed"`      // entities with a dead letter, or a row that makes no document
-	Unsettled  int64  `json:"unsettled"`   // entities whose events did not settle in time
-	DurationMS int64  `json:"duration_ms"` // of the runs before, too
+	Repaired   int64  `json:"repaired"`          // of those that differ: looked at again, and right
+	ByHand     int64  `json:"by_hand,omitempty"` // of those that differ: no repair helps, and the remedy of its example may
+	Failed     int64  `json:"failed"`            // entities with a dead letter, or a row that makes no document
+	Unsettled  int64  `json:"unsettled"`         // entities whose events did not settle in time
+	DurationMS int64  `json:"duration_ms"`       // of the runs before, too
 
 	VersionsOnly string    `json:"versions_only,omitempty"` // why contents were not compared; empty when they were
 	Beside       []Beside  `json:"beside,omitempty"`        // the caller's to fill in: Run does not
@@ -147,6 +148,9 @@ func (r *Report) count(k Kind) *int64 {
 // add counts one that differs, and names it.
 func (r *Report) add(e Example) {
 	*r.count(e.Kind)++
+	if e.Remedy != "" {
+		r.ByHand++
+	}
 	r.name(e)
 }
 
@@ -172,6 +176,7 @@ func (r *Report) include(page *Report) {
 		*r.count(Kind(name)) += *page.count(Kind(name))
 	}
 	r.Repaired += page.Repaired
+	r.ByHand += page.ByHand
 	r.Failed += page.Failed
 	r.Unsettled += page.Unsettled
 	for _, e := range page.Examples {

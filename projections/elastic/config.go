@@ -192,7 +192,7 @@ func New(cfg Config, log *zap.Logger, reg prometheus.Registerer, projectionName 
 		}
 		urls[i] = u
 	}
-	var s *Sink
+	var s *Sink // made below, and asked with the first answer
 	through := cfg.Transport
 	if len(urls) > 1 {
 		through = setAside{through, func(res *http.Response) error { return s.stranger(res) }}
