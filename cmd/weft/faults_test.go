@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"strings"
 	"testing"
@@ -228,5 +229,27 @@ func TestInterruptedResignSaysThatTheRequestStands(t *testing.T) {
 	interrupt()
 	if got, want := <-code, "weft: interrupted: a was asked to hand over, and the request stands; see `weft status`\n"; got != exitInconclusive || errOut.String() != want {
 		t.Errorf("got code %d and %q, want %d and %q", got, errOut.String(), exitInconclusive, want)
+	}
+}
+
+// TestServerWhoseAnswersDoNotEnd: a proxy may send on and on. Commands read no more than an answer may have, and name the server.
+func TestServerWhoseAnswersDoNotEnd(t *testing.T) {
+	t.Parallel()
+	space := []byte(strings.Repeat(" ", 64<<10))
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("X-Elastic-Product", "Elasticsearch")
+		w.Header().Set("Content-Type", "application/json")
+		for err := error(nil); err == nil; {
+			_, err = w.Write(space)
+		}
+	}))
+	t.Cleanup(srv.Close)
+	env := []string{"DATABASE_URL=" + testenv.Database(t), "ELASTIC_URL=" + srv.URL}
+	host := strings.TrimPrefix(srv.URL, "http://")
+	if r := weft(t, env, "verify"); r.code != exitUnavailable || !strings.Contains(r.errOut, "request or answer is too large: more than 16777216 bytes, or without an end, from Elasticsearch at "+host+"; look at that server") {
+		t.Errorf("verify: got %+v, want code %d and %s", r, exitUnavailable, host)
+	}
+	if r := weft(t, env, "doctor"); !strings.Contains(r.out, "no use: request or answer is too large") || !strings.Contains(r.out, host) {
+		t.Errorf("doctor: got %+v, want a finding about %s", r, host)
 	}
 }

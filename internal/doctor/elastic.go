@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net/http"
 	"net/url"
@@ -93,7 +92,7 @@ func (s *server) ask(ctx context.Context, method, path string, body []byte, out 
 	if response.TLS != nil {
 		s.certificates = response.TLS.PeerCertificates
 	}
-	answer, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
+	answer, err := elastic.ReadBody(nil, response.Header, response.Body, maxAnswer)
 	if err != nil {
 		return err
 	}
@@ -104,6 +103,11 @@ func (s *server) ask(ctx context.Context, method, path string, body []byte, out 
 		return &refused{response.StatusCode, string(answer[:min(len(answer), 200)])}
 	}
 	return json.Unmarshal(answer, out)
+}
+
+// noUse reports whether err says that something other than a search server answers, or without an end.
+func noUse(err error) bool {
+	return errors.Is(err, elastic.ErrProduct) || errors.Is(err, elastic.ErrTooLarge)
 }
 
 // statusOf returns the status of a refusal, 0 for any other error.
@@ -143,7 +147,7 @@ func (e *examination) elastic(ctx context.Context, targets []target) error {
 	}
 	for _, t := range targets {
 		err := e.target(ctx, first, t)
-		if errors.Is(err, elastic.ErrProduct) {
+		if noUse(err) {
 			e.add("elastic.reachable", Error, first.url.Host, "no use for "+t.index+": "+err.Error(), remedyOfAddress)
 		} else if err != nil {
 			return err
@@ -164,7 +168,7 @@ func (e *examination) answers(ctx context.Context, s *server, cluster bool) bool
 	case status == http.StatusUnauthorized:
 		e.add("elastic.rights", Error, s.url.Host, "the server does not accept the credentials", "correct elastic.username and elastic.password, or elastic.api_key; then `kill -HUP` each instance")
 		return false
-	case errors.Is(err, elastic.ErrProduct):
+	case noUse(err):
 		e.add("elastic.reachable", Error, s.url.Host, "no use: "+err.Error(), remedyOfAddress)
 		return false
 	case err != nil && status != http.StatusForbidden: // without the privilege `monitor` the rest goes on

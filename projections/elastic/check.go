@@ -88,7 +88,7 @@ func (s *Sink) Get(ctx context.Context, d Doc) (*Found, error) {
 	if err != nil {
 		return nil, err
 	}
-	answer, err := s.ask(ctx, "read document", esapi.GetRequest{Instrument: s.client.InstrumentationEnabled(), Index: index, DocumentID: url.PathEscape(d.ID), Routing: d.Routing})
+	answer, err := s.askUpTo(ctx, s.longest(1), "read document", esapi.GetRequest{Instrument: s.client.InstrumentationEnabled(), Index: index, DocumentID: url.PathEscape(d.ID), Routing: d.Routing})
 	switch {
 	case statusOf(err) == http.StatusNotFound:
 		return nil, nil //nolint:nilnil // there is no document, and nothing has failed

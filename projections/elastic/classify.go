@@ -172,8 +172,8 @@ const largeBody = 1 << 20
 //	no answer within the deadline                        es_timeout, shared
 //	connection broke inside a body of 1 MiB or more      bisect
 //	connection broke otherwise                           es_connect, shared
-//	the answer is another sender's, or the server is     es_request_error, shared
-//	too old
+//	the answer is another sender's or does not end, or   es_request_error, shared
+//	the server is too old
 //	anything else                                        es_other, shared
 //
 // After a timeout the fate is unknown. It counts as an outage, because the next request
@@ -207,7 +207,7 @@ func classifyError(err error, size, sent int) *problem {
 			p.do = cut
 		}
 		return p
-	case errors.Is(err, ErrProduct), errors.Is(err, ErrVersion):
+	case errors.Is(err, ErrProduct), errors.Is(err, ErrVersion), errors.Is(err, ErrTooLarge):
 		return fault(outbox.ReasonESRequest)
 	default:
 		return fault(outbox.ReasonESOther)

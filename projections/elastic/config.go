@@ -151,7 +151,7 @@ type Sink struct {
 	second     bool                      // of a rebuild: live events wait for its answers as well, and it decides the fate of none
 	alone      atomic.Pointer[time.Time] // when the name was last seen to lead to all of one index; the same
 
-	maxAnswer int64        // in bytes
+	maxAnswer int64        // in bytes, with documents
 	bodyCap   atomic.Int64 // MaxBody, or less once a proxy has refused a body of that size
 
 	target struct {
@@ -224,7 +224,7 @@ func New(cfg Config, log *zap.Logger, reg prometheus.Registerer, projectionName 
 		trace:   spans,
 
 		projection: projectionName,
-		maxAnswer:  maxAnswer,
+		maxAnswer:  maxDocuments,
 	}
 	s.bodyCap.Store(int64(cfg.MaxBody))
 	s.answers.New = func() any { return new(answer) }

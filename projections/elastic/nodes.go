@@ -90,8 +90,6 @@ func (t setAside) RoundTrip(req *http.Request) (*http.Response, error) {
 	return nil, &unavailable{host: req.URL.Host, status: res.StatusCode, header: res.Header, body: body}
 }
 
-const maxRefusal = 64 << 10
-
 // unavailable is a node's answer of 502 to 504.
 type unavailable struct {
 	host   string

@@ -90,7 +90,7 @@ func (s *Sink) product(ctx context.Context) (Product, error) {
 		s.dropIdle()
 		return "", err
 	}
-	body, err := s.answerOf(res)
+	body, err := s.answerOf(res, maxPlain)
 	if err != nil {
 		return "", err
 	}

@@ -63,10 +63,18 @@ func (s *Sink) inParts(ctx context.Context, docs []Doc, read func(context.Contex
 	return halved(docs, maxHeld, func(docs []Doc) ([]Document, error) { return read(ctx, index, docs) })
 }
 
+// longest returns how many bytes the answer with n documents may have.
+func (s *Sink) longest(n int) int64 {
+	if n == 1 {
+		return 2 * s.maxAnswer
+	}
+	return s.maxAnswer
+}
+
 func halved(docs []Doc, budget int, read func([]Doc) ([]Document, error)) ([]Document, error) {
 	found, err := read(docs)
 	half := len(docs) / 2
-	if half == 0 || !errors.Is(err, errTooLarge) {
+	if half == 0 || !errors.Is(err, ErrTooLarge) {
 		return found, err
 	}
 	found, err = halved(docs[:half], budget, read)
@@ -91,7 +99,7 @@ func (s *Sink) search(ctx context.Context, index string, docs []Doc) ([]Document
 		}
 		query = AppendString(query, d.ID)
 	}
-	found, _, err := s.hits(ctx, append(query, "]}}}"...), index)
+	found, _, err := s.hits(ctx, s.longest(len(docs)), append(query, "]}}}"...), index)
 	return found, err
 }
 
@@ -101,7 +109,7 @@ func (s *Sink) Newest(ctx context.Context, docs []Doc) ([]Document, error) {
 }
 
 func (s *Sink) newest(ctx context.Context, index string, docs []Doc) ([]Document, error) {
-	answer, err := s.ask(ctx, "read documents", esapi.MgetRequest{
+	answer, err := s.askUpTo(ctx, s.longest(len(docs)), "read documents", esapi.MgetRequest{
 		Instrument: s.client.InstrumentationEnabled(), Index: index, Body: bytes.NewReader(mgetBody(docs)),
 	})
 	if err != nil {
@@ -167,8 +175,8 @@ func (s *Sink) scanSlice(ctx context.Context, point point, n int, page func([]Do
 		if after != nil {
 			query = append(append(query, `,"search_after":`...), after...)
 		}
-		found, last, err := s.hits(ctx, append(query, '}'))
-		if errors.Is(err, errTooLarge) && size > 1 {
+		found, last, err := s.hits(ctx, s.maxAnswer, append(query, '}'))
+		if errors.Is(err, ErrTooLarge) && size > 1 {
 			size /= 2
 			continue
 		}
@@ -190,7 +198,7 @@ func (s *Sink) keepPoint(ctx context.Context, at point) {
 	for {
 		select {
 		case <-tick.C:
-			_, _, _ = s.hits(ctx, query)
+			_, _, _ = s.hits(ctx, maxPlain, query)
 		case <-ctx.Done():
 			return
 		}
@@ -198,8 +206,8 @@ func (s *Sink) keepPoint(ctx context.Context, at point) {
 }
 
 // hits runs a search, which fails when a shard does not answer, and returns the sort values of the last hit.
-func (s *Sink) hits(ctx context.Context, query []byte, index ...string) ([]Document, json.RawMessage, error) {
-	answer, err := s.ask(ctx, "search", esapi.SearchRequest{
+func (s *Sink) hits(ctx context.Context, limit int64, query []byte, index ...string) ([]Document, json.RawMessage, error) {
+	answer, err := s.askUpTo(ctx, limit, "search", esapi.SearchRequest{
 		Instrument: s.client.InstrumentationEnabled(), Index: index, Body: bytes.NewReader(query), AllowPartialSearchResults: new(bool),
 	})
 	if err != nil {
@@ -246,7 +254,12 @@ func (s *Sink) Count(ctx context.Context) (int64, error) {
 
 // ask sends a request and returns the answer of a success.
 func (s *Sink) ask(ctx context.Context, what string, req esapi.Request) ([]byte, error) {
-	status, answer, err := s.call(ctx, req)
+	return s.askUpTo(ctx, maxPlain, what, req)
+}
+
+// askUpTo is ask for an answer of up to limit bytes.
+func (s *Sink) askUpTo(ctx context.Context, limit int64, what string, req esapi.Request) ([]byte, error) {
+	status, answer, err := s.callUpTo(ctx, limit, req)
 	if err != nil || status != http.StatusOK {
 		return nil, s.failed(what, status, answer, err)
 	}
@@ -277,7 +290,7 @@ func statusOf(err error) int {
 // failed returns why a request has no answer of a success.
 func (s *Sink) failed(what string, status int, answer []byte, err error) error {
 	switch {
-	case errors.Is(err, ErrProduct), errors.Is(err, ErrVersion), errors.Is(err, errTooLarge):
+	case errors.Is(err, ErrProduct), errors.Is(err, ErrVersion), errors.Is(err, ErrTooLarge):
 		return fmt.Errorf("%s: %w", what, err)
 	case err != nil:
 		return &UnansweredError{Hosts: s.host(), err: fmt.Errorf("%s: %w", what, err)}
@@ -290,9 +303,9 @@ func (s *Sink) failed(what string, status int, answer []byte, err error) error {
 func (s *Sink) meaning(what string, status int, e cause) error {
 	switch {
 	case status == http.StatusRequestEntityTooLarge:
-		return fmt.Errorf("%s: %w: status 413", what, errTooLarge)
+		return fmt.Errorf("%s: %w: status 413", what, ErrTooLarge)
 	case status == http.StatusBadRequest && strings.HasPrefix(e.root(), "Result window is too large"): // index.max_result_window
-		return fmt.Errorf("%s: %w: %s", what, errTooLarge, e.detail(status))
+		return fmt.Errorf("%s: %w: %s", what, ErrTooLarge, e.detail(status))
 	case status == http.StatusTooManyRequests, status >= http.StatusInternalServerError:
 		return &UnansweredError{Hosts: s.host(), Status: status, err: fmt.Errorf("%s: %s", what, e.detail(status))}
 	case status == http.StatusUnauthorized, status == http.StatusForbidden && (e.Type == "security_exception" || e.Type == "" || e.blocked()): // a proxy names no type

@@ -85,7 +85,7 @@ func TestManyDocumentsAreReadInParts(t *testing.T) {
 		}
 	}
 	s.maxAnswer = size / 2
-	if _, err := s.Search(t.Context(), asked[:1]); err == nil || !strings.Contains(err.Error(), "search: request or answer is too large: more than 5000 bytes") {
+	if _, err := s.Search(t.Context(), asked[:1]); err == nil || !strings.Contains(err.Error(), "search: request or answer is too large: more than 10000 bytes, or without an end, from Elasticsearch at ") {
 		t.Errorf("one document beyond the bound: got %v", err)
 	}
 }
@@ -240,7 +240,7 @@ func TestHalvesOfAReadKeepTheBudget(t *testing.T) {
 	asked, most := make([]Doc, 12), 4
 	read := func(docs []Doc) (out []Document, err error) {
 		if len(docs) > most {
-			return nil, errTooLarge
+			return nil, ErrTooLarge
 		}
 		for range docs {
 			out = append(out, Document{Source: []byte("0123456789")})

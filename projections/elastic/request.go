@@ -1,7 +1,6 @@
 package elastic
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -15,20 +14,6 @@ import (
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
-// maxAnswer bounds an answer in bytes; a filtered answer takes about 80 per item.
-const maxAnswer = 64 << 20
-
-var errTooLarge = errors.New("request or answer is too large")
-
-// answer holds one answer's body.
-type answer struct{ buf bytes.Buffer }
-
-func (s *Sink) putAnswer(a *answer) {
-	if a.buf.Cap() <= maxPooled {
-		s.answers.Put(a)
-	}
-}
-
 // post sends the actions at idx as one request and calls visit for each item of the
 // answer. It returns the marks of the answer, for spans, and a *problem, or the cause of ctx
 // when that was cancelled.
@@ -37,14 +22,14 @@ func (s *Sink) post(ctx context.Context, actions []Action, idx []int, kind nameK
 	for _, i := range idx {
 		p.buf = appendAction(p.buf, &actions[i])
 	}
+	limit := maxResults(len(idx), len(p.buf))
 	if s.cfg.Gzip {
 		p.compress()
 	}
 	size := len(p.buf)
 	ans := s.answers.Get().(*answer)
-	ans.buf.Reset()
 	start := time.Now()
-	status, header, err := s.exchange(ctx, p, kind, &ans.buf)
+	status, header, err := s.exchange(ctx, p, kind, ans, limit)
 	s.metrics.observe(ctx, start)
 	sent := p.read()
 	marks := s.trace.marks(ctx, header)
@@ -60,7 +45,7 @@ func (s *Sink) post(ctx context.Context, actions []Action, idx []int, kind nameK
 		p.unanswered = true
 		return nil, p
 	case status < 200 || status > 299:
-		p := classifyStatus(status, header, ans.buf.Bytes(), s.judges(status, header, ans.buf.Bytes(), bulkKey), time.Now())
+		p := classifyStatus(status, header, ans.buf, s.judges(status, header, ans.buf, bulkKey), time.Now())
 		p.fault.Marks = marks
 		return nil, p
 	case errors.Is(err, context.DeadlineExceeded):
@@ -68,7 +53,7 @@ func (s *Sink) post(ctx context.Context, actions []Action, idx []int, kind nameK
 	case err != nil:
 		return nil, garbled(err)
 	}
-	n, err := decode(ans.buf.Bytes(), func(i int, it *item) error {
+	n, err := decode(ans.buf, func(i int, it *item) error {
 		if i >= len(idx) {
 			return errors.New("more items than were sent")
 		}
@@ -104,13 +89,13 @@ func garbled(err error) *problem {
 	return &problem{fault: outbox.Fault{Reason: outbox.ReasonESRequest, Err: fmt.Errorf("bulk answer: %w", err)}}
 }
 
-// exchange sends p and reads the answer into dst under the request deadline. The
+// exchange sends p and reads the answer into ans, up to limit bytes, under the request deadline. The
 // status is 0 when there was no answer at all.
-func (s *Sink) exchange(ctx context.Context, p *payload, kind nameKind, dst *bytes.Buffer) (int, http.Header, error) {
+func (s *Sink) exchange(ctx context.Context, p *payload, kind nameKind, ans *answer, limit int64) (int, http.Header, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.RequestTimeout)
 	defer cancel()
 	s.trace.RecordPathPart(ctx, "index", s.cfg.Index)
-	status, header, err := s.do(ctx, p, kind, dst)
+	status, header, err := s.do(ctx, p, kind, ans, limit)
 	if err != nil {
 		s.trace.RecordError(ctx, err)
 	}
@@ -138,7 +123,7 @@ func (s *Sink) patience() time.Duration {
 
 // do sends p. The server's own timeout stays below the request's, so that a missing shard is
 // reported for each item and not as a timeout. The answer is filtered down to what decode reads.
-func (s *Sink) do(ctx context.Context, p *payload, kind nameKind, dst *bytes.Buffer) (int, http.Header, error) {
+func (s *Sink) do(ctx context.Context, p *payload, kind nameKind, ans *answer, limit int64) (int, http.Header, error) {
 	product, err := s.product(ctx)
 	if err != nil {
 		return 0, nil, err
@@ -158,8 +143,8 @@ func (s *Sink) do(ctx context.Context, p *payload, kind nameKind, dst *bytes.Buf
 		return 0, nil, err
 	}
 	defer func() { _ = res.Body.Close() }()
-	err = s.readAnswer(res, dst)
-	body := dst.Bytes()
+	ans.buf, err = s.readAnswer(res, ans.buf, limit)
+	body := ans.buf
 	if err != nil {
 		body = nil
 	}
@@ -172,6 +157,11 @@ func (s *Sink) do(ctx context.Context, p *payload, kind nameKind, dst *bytes.Buf
 // call sends a small request other than _bulk and returns the status and the body.
 // The status is 0 when there was no answer at all.
 func (s *Sink) call(ctx context.Context, req esapi.Request) (int, []byte, error) {
+	return s.callUpTo(ctx, maxPlain, req)
+}
+
+// callUpTo is call for an answer of up to limit bytes.
+func (s *Sink) callUpTo(ctx context.Context, limit int64, req esapi.Request) (int, []byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.RequestTimeout)
 	defer cancel()
 	p, err := s.product(ctx)
@@ -183,7 +173,7 @@ func (s *Sink) call(ctx context.Context, req esapi.Request) (int, []byte, error)
 		s.dropIdle()
 		return 0, nil, err
 	}
-	body, err := s.answerOf(res)
+	body, err := s.answerOf(res, limit)
 	key := keyOf(req)
 	if alien := s.genuine(p, res.StatusCode, res.Header, body, key); alien != nil {
 		return 0, nil, alien
@@ -192,25 +182,6 @@ func (s *Sink) call(ctx context.Context, req esapi.Request) (int, []byte, error)
 		return 0, nil, s.alien(p, res.StatusCode)
 	}
 	return res.StatusCode, body, err
-}
-
-// readAnswer appends the body of an answer to dst.
-func (s *Sink) readAnswer(res *esapi.Response, dst *bytes.Buffer) error {
-	n, err := dst.ReadFrom(io.LimitReader(res.Body, s.maxAnswer+1))
-	if err == nil && n > s.maxAnswer {
-		err = fmt.Errorf("%w: more than %d bytes", errTooLarge, s.maxAnswer)
-	}
-	return err
-}
-
-// answerOf returns the body of an answer, nil where it broke off, and closes it.
-func (s *Sink) answerOf(res *esapi.Response) ([]byte, error) {
-	defer func() { _ = res.Body.Close() }()
-	var body bytes.Buffer
-	if err := s.readAnswer(res, &body); err != nil {
-		return nil, err
-	}
-	return body.Bytes(), nil
 }
 
 // upload carries a bulk request, whose body it knows how to measure and to repeat.

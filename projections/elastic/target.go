@@ -110,8 +110,8 @@ func (s *Sink) find(ctx context.Context) (target, error) {
 		return target{}, &outbox.Fault{Reason: outbox.ReasonESRequest, Shared: true, Err: err}
 	}
 	switch {
-	case errors.Is(err, errTooLarge):
-		return fault(fmt.Errorf("index lookup: Elasticsearch at %s: %w", s.host(), err))
+	case errors.Is(err, ErrTooLarge):
+		return fault(fmt.Errorf("index lookup: %w", err))
 	case err != nil: // also in the middle of an answer
 		p := classifyError(err, 0, 0)
 		p.fault.Err = fmt.Errorf("Elasticsearch at %s: %w", s.host(), err)
