@@ -48,6 +48,7 @@ type Index struct {
 	arenas      elastic.FreeList[arena]
 	ahead       *aheadCheck // nil for an index that is being filled
 	mirror      atomic.Pointer[Mirror]
+	unread      atomic.Pointer[UnreadableError] // of the last look at the source; nil when it was read
 }
 
 // source reads the rows of entities.
@@ -101,6 +102,27 @@ func (s *Index) readable(ctx context.Context) error {
 		return &UnreadableError{err}
 	}
 	return nil
+}
+
+// Unread returns an *UnreadableError when the rows of the last events could not be read, although [Index.Ready] may find
+// nothing: a query may be refused only while it runs.
+func (s *Index) Unread() error {
+	if e := s.unread.Load(); e != nil {
+		return e
+	}
+	return nil
+}
+
+// read has the source read, and notes whether it could.
+func (s *Index) read(ctx context.Context, a *arena, events []outbox.Event) (int, error) {
+	n, err := s.source.read(ctx, a, events)
+	switch _, fault := errors.AsType[*outbox.Fault](err); {
+	case fault:
+		s.unread.Store(&UnreadableError{err})
+	case err == nil && s.unread.Load() != nil:
+		s.unread.Store(nil)
+	}
+	return n, err
 }
 
 // Ready implements Projection.
@@ -174,7 +196,7 @@ func (s *Index) Project(ctx context.Context, events []outbox.Event) ([]outbox.Ou
 	known := false
 	for done, chunk := 0, len(events); done < len(events); {
 		part := events[done:min(done+chunk, len(events))]
-		n, err := s.source.read(ctx, a, part)
+		n, err := s.read(ctx, a, part)
 		if err == nil {
 			chunk = n
 			part = part[:n]

@@ -2,6 +2,7 @@ package observe
 
 import (
 	"context"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -36,7 +37,11 @@ func (o *Observer) Phase(before, now schedule.State, batch *Batch) {
 	switch {
 	case now.Phase == before.Phase:
 	case now.Phase == schedule.Outage && before.Phase != schedule.Trial:
-		o.log.Warn("destination unusable: nothing is sent until it answers",
+		message := "destination unusable: nothing is sent until it answers"
+		if !strings.HasPrefix(string(now.Reason), "es_") { // what is read and written may both be in Postgres
+			message = "source or destination unusable, as the error says: nothing is sent until it answers"
+		}
+		o.log.Warn(message,
 			zap.String("event", "projection.outage"), reason, zap.String("error", now.Detail), batch.ids())
 	case now.Phase == schedule.Broken:
 		o.log.Error("breaker open: too many entities have failed in a row, one at a time is tried",

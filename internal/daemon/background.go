@@ -276,12 +276,24 @@ func (d *daemon) attend(ctx context.Context, l projector) error {
 		}
 		err := p.Ready(ctx)
 		if s := l.pipeline.State(); err == nil && (s.Phase == schedule.Outage || s.Phase == schedule.Trial) {
-			err = errors.New(s.Detail) // it answers, and refuses the writes
+			if err = unread(p); err == nil {
+				err = errors.New(s.Detail) // it answers, and refuses the writes
+			} else {
+				d.tell(name, nil)
+			}
 		}
 		if !errors.Is(err, context.Canceled) {
 			d.tellOf(p, err)
 		}
 	})
+}
+
+// unread returns why a projection could not read its last rows.
+func unread(p projections.Projection) error {
+	if source, ok := p.(interface{ Unread() error }); ok {
+		return source.Unread()
+	}
+	return nil
 }
 
 // tellOf tells of a projection's destination, or of its source where that cannot be read.

@@ -279,3 +279,45 @@ func TestSourceThatCannotBeReadIsNamed(t *testing.T) {
 		t.Errorf("Elasticsearch was told of: %v, want that it is usable once", lines)
 	}
 }
+
+// So is a query that is refused only while it runs, as by a function in it.
+func TestSourceThatRefusesWhileItRunsIsNamed(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	for _, s := range []string{
+		"alter table search_index rename to books", "create table refuses ()",
+		`create function readable() returns boolean language plpgsql as $$ begin
+			if to_regclass('refuses') is not null then raise exception using errcode = '42501', message = 'permission denied for table prices'; end if;
+			return true;
+		end $$`,
+		"create view search_index as select * from books where readable()", "alter table refuses rename to nobody",
+		"grant select on search_index to " + r.runner.Username(),
+	} {
+		r.exec(s)
+	}
+	a := r.start("a")
+	a.awaitReady(http.StatusOK, `"role": "leader"`)
+	r.upsert(newKey(), 1, "x")
+	r.await(map[string]int{"done": 1})
+	r.exec("alter table nobody rename to refuses")
+	const n = 100 // more than a few may fail alone, before it is an outage
+	for range n {
+		r.upsert(newKey(), 1, "x")
+	}
+	const source = "postgres (source of search_index_to_elastic)"
+	a.awaitReady(http.StatusServiceUnavailable, source, "source.query of projection search_index_to_elastic: ", "permission denied for table prices")
+	r.exec("alter table refuses rename to nobody")
+	r.await(map[string]int{"done": n + 1})
+	a.awaitReady(http.StatusOK)
+	if lines := a.logs.with("event", "dependency.down"); len(lines) == 0 || lines[len(lines)-1]["dependency"] != source {
+		t.Errorf("dependency.down: got %v, want the source", lines)
+	}
+	if lines := a.logs.with("dependency", "elasticsearch"); len(lines) > 1 {
+		t.Errorf("Elasticsearch was told of: %v, want that it is usable once", lines)
+	}
+	for _, line := range a.logs.with("event", "projection.outage") {
+		if text := fmt.Sprint(line["msg"], line["message"]); !strings.Contains(text, "source or destination unusable") {
+			t.Errorf("projection.outage: got %v, want the source named", line)
+		}
+	}
+}
