@@ -76,7 +76,7 @@ type setAside struct {
 func (t setAside) RoundTrip(req *http.Request) (*http.Response, error) {
 	res, err := t.RoundTripper.RoundTrip(req)
 	if err != nil {
-		return nil, err
+		return nil, withAddress(err, req.URL.Host)
 	}
 	if strange := t.stranger(res); strange != nil {
 		_ = res.Body.Close()
@@ -88,6 +88,14 @@ func (t setAside) RoundTrip(req *http.Request) (*http.Response, error) {
 	defer func() { _ = res.Body.Close() }()
 	body, _ := io.ReadAll(io.LimitReader(res.Body, maxRefusal)) // what came of it
 	return nil, &unavailable{host: req.URL.Host, status: res.StatusCode, header: res.Header, body: body}
+}
+
+// withAddress adds an address to an error that does not name it.
+func withAddress(err error, address string) error {
+	if strings.Contains(err.Error(), address) {
+		return err
+	}
+	return fmt.Errorf("Elasticsearch at %s: %w", address, err)
 }
 
 // unavailable is a node's answer of 502 to 504.

@@ -2,12 +2,16 @@ package elastic
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/samuelhu324-dev/weft/outbox"
 	"github.com/samuelhu324-dev/weft/projections/elastic/elastictest"
@@ -64,10 +68,16 @@ func TestNodeThatFellSilent(t *testing.T) {
 	s, _, _ := fakeSink(t, func(c *Config) {
 		c.URLs, c.RequestTimeout = append(c.URLs, silent.URL), 300*time.Millisecond
 	})
+	core, logs := observer.New(zap.WarnLevel)
+	s.log = zap.New(core)
 	for range 4 {
 		if got, err := s.Write(leading(t), docs(1)); err != nil || got[0].Verdict != outbox.Done {
 			t.Fatalf("got %+v, %v", got, err)
 		}
+	}
+	lines := logs.FilterField(zap.String("event", "elastic.other_node")).All()
+	if len(lines) != 1 || !strings.Contains(fmt.Sprint(lines[0].ContextMap()["error"]), "Elasticsearch at "+strings.TrimPrefix(silent.URL, "http://")+": ") {
+		t.Errorf("elastic.other_node: got %v, want the node that did not answer", lines)
 	}
 	if n := len(silent.Requests()); n > 1 {
 		t.Errorf("the silent node was asked %d times, want it left alone after the first", n)

@@ -83,6 +83,14 @@ func ended(ctx context.Context) error {
 	return cause
 }
 
+// named adds the address to a *problem that does not name it.
+func (s *Sink) named(err error) error {
+	if p, ok := errors.AsType[*problem](err); ok {
+		p.fault.Err = withAddress(p.fault.Err, s.host())
+	}
+	return err
+}
+
 // garbled returns the problem of an answer that cannot be decoded: the fate of the items is
 // unknown, and the next request may succeed.
 func garbled(err error) *problem {

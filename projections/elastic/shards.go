@@ -45,9 +45,9 @@ func (s *Sink) searched(ctx context.Context) error {
 	for _, index := range slices.Sorted(maps.Keys(found)) {
 		if !IsOfShard(s.cfg.SearchAlias, index) {
 			return &outbox.Fault{Reason: outbox.ReasonESRequest, Shared: true, Err: fmt.Errorf(
-				"%w: %q leads to index %q, which has documents of all shards, and with shards.indexes=own they would be found twice; "+
+				"%w: %q at %s leads to index %q, which has documents of all shards, and with shards.indexes=own they would be found twice; "+
 					"take another elastic.index, have `weft verify --repair` write all documents there, and then search that name; or set shards.indexes=shared",
-				ErrSearchAlias, s.cfg.SearchAlias, index)}
+				ErrSearchAlias, s.cfg.SearchAlias, s.host(), index)}
 		}
 	}
 	return nil

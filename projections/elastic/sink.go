@@ -144,7 +144,7 @@ func (r *run) attempt(ctx context.Context, idx []int) error {
 		return fmt.Errorf("before bulk request: %w", err)
 	}
 	if ctx.Err() != nil {
-		return ended(ctx)
+		return r.s.named(ended(ctx))
 	}
 	var (
 		done       int
@@ -169,7 +169,7 @@ func (r *run) attempt(ctx context.Context, idx []int) error {
 	})
 	if err != nil {
 		r.s.metrics.failed.Inc()
-		return err
+		return r.s.named(err)
 	}
 	if missing && done > 0 {
 		now := time.Now()
@@ -191,7 +191,7 @@ func (r *run) attempt(ctx context.Context, idx []int) error {
 	}
 	if shared != nil {
 		r.s.forget() // the name may have become something else
-		r.note(&outbox.Fault{Reason: shared.Reason, Shared: true, Marks: shared.Marks, Err: errors.New(shared.Detail)})
+		r.note(&outbox.Fault{Reason: shared.Reason, Shared: true, Marks: shared.Marks, Err: fmt.Errorf("Elasticsearch at %s: %s", r.s.host(), shared.Detail)})
 	}
 	return nil
 }

@@ -36,6 +36,9 @@ func wantFault(t *testing.T, err error, reason outbox.Reason, shared bool) *outb
 	if f.Reason != reason || f.Shared != shared {
 		t.Errorf("fault: got %s shared=%t (%v), want %s shared=%t", f.Reason, f.Shared, f, reason, shared)
 	}
+	if !strings.Contains(f.Error(), "127.0.0.1:") {
+		t.Errorf("fault: got %v, want the address of the server", f)
+	}
 	return f
 }
 
