@@ -55,7 +55,7 @@ weft_isolated_entities only.`,
 					err = elsewhere("the shard of group "+st.Group, away)
 				}
 				if err == nil && st.Leader == nil {
-					err = &exitError{exitBad, "nobody leads group " + st.Group + ": start `weft run`, or look at the log of the instances"}
+					err = &exitError{exitBad, nobodyLeads(st.Group)}
 				}
 				return err
 			})

@@ -12,8 +12,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/samuelhu324-dev/weft/internal/admin"
+	"github.com/samuelhu324-dev/weft/internal/config"
 	"github.com/samuelhu324-dev/weft/internal/records"
+	"github.com/samuelhu324-dev/weft/leader"
 )
 
 // askTimeout bounds the question to the leader: its address may lead nowhere from this host.
@@ -65,15 +69,52 @@ func troubles(r admin.Report) []records.Trouble {
 	return out
 }
 
+// holdsUp says what keeps events from being settled, as far as the leader tells.
+func holdsUp(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) string {
+	const see = "see `weft status` for what holds them up"
+	ctx, cancel := context.WithTimeout(ctx, preflightTimeout)
+	defer cancel()
+	state, err := leader.ReadState(ctx, pool, cfg.Group)
+	if err != nil {
+		return see
+	}
+	seen, err := leader.Instances(ctx, pool, cfg.Group)
+	if err != nil {
+		return see
+	}
+	st := records.ElectionStatus(state, seen)
+	askLeader(ctx, &st)
+	switch {
+	case st.Leader == nil:
+		return nobodyLeads(st.Group)
+	case len(st.Leader.Trouble) == 0:
+		return see
+	}
+	var said []string
+	for _, t := range st.Leader.Trouble {
+		said = append(said, strings.Join(describeTrouble(t), " "))
+	}
+	return "the leader says: " + strings.Join(said, "; ") + "; mend that, then compare again"
+}
+
+func nobodyLeads(group string) string {
+	return "nobody leads group " + group + ": start `weft run`, or look at the log of the instances"
+}
+
+// describeTrouble returns the word for what is wrong, and the rest.
+func describeTrouble(t records.Trouble) []string {
+	word := strings.ToUpper(t.State)
+	if t.State == string(admin.Paused) {
+		word = "BREAKER"
+	}
+	return []string{word, fmt.Sprintf("%s since %s: %s", records.Plain(t.Of), t.Since.UTC().Format(time.RFC3339), cmp.Or(records.Plain(t.Detail), "see the leader's log"))}
+}
+
 func writeTroubles(w io.Writer, st records.Status) {
 	if st.Leader == nil {
 		return
 	}
 	for _, t := range st.Leader.Trouble {
-		word := strings.ToUpper(t.State)
-		if t.State == string(admin.Paused) {
-			word = "BREAKER"
-		}
-		fmt.Fprintf(w, "\n%s  %s since %s: %s\n", word, records.Plain(t.Of), t.Since.UTC().Format(time.RFC3339), cmp.Or(records.Plain(t.Detail), "see the leader's log"))
+		fmt.Fprintf(w, "\n%s\n", strings.Join(describeTrouble(t), "  "))
 	}
 }

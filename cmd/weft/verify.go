@@ -154,7 +154,11 @@ func (a *app) verify(ctx context.Context, cmd *cobra.Command, cfg config.Config,
 	case err != nil:
 		return &exitError{exitTryAgain, "interrupted: go on with --resume"}
 	}
-	return verdictOf(reports, f.repair)
+	verdict := verdictOf(reports, f.repair)
+	if e, ok := errors.AsType[*exitError](verdict); ok && e.code == exitInconclusive {
+		e.msg += ": " + holdsUp(ctx, cfg, pool)
+	}
+	return verdict
 }
 
 // resumable adds to an error after which a server may answer again how a comparison goes on that had begun.
@@ -283,7 +287,7 @@ func verdictOf(reports []verify.Report, repair bool) error {
 	case beside:
 		return &exitError{exitBad, "an alias leads to an index into which weft does not write: see above what to do"}
 	case unsettled > 0:
-		return &exitError{exitInconclusive, records.Counted(unsettled, "1 entity had an event that did not settle", "%d entities had events that did not settle") + ": is there a leader? see weft status"}
+		return &exitError{exitInconclusive, records.Counted(unsettled, "1 entity had an event that did not settle", "%d entities had events that did not settle")}
 	}
 	return nil
 }

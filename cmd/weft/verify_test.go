@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv"
+	"github.com/samuelhu324-dev/weft/internal/testenv/reconcile"
 	"github.com/samuelhu324-dev/weft/internal/verify"
 )
 
@@ -491,11 +492,24 @@ func TestVerifyTellsWhatItCannot(t *testing.T) {
 		t.Fatalf("load: %+v", r)
 	}
 	s.settled()
+	es, err := reconcile.NewClient(testenv.ElasticURL(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer es.Close()
+	if err := es.Do(t.Context(), http.MethodPut, "/"+s.index+"/_settings", map[string]any{"index.blocks.read_only_allow_delete": true}, nil); err != nil {
+		t.Fatal(err)
+	}
+	s.exec("update shop.product set price = 1 where id = 3")
+	testenv.Eventually(t, func() bool { return strings.Contains(weft(t, s.env, "status").out, "\nOUTAGE  products since ") }, "an outage")
+	r := weft(t, s.env, "verify", "products", "--settle", "1s")
+	if r.code != 3 || !strings.Contains(r.errOut, "1 entity had an event that did not settle: the leader says: ") || !strings.Contains(r.errOut, "OUTAGE products since ") || !strings.HasSuffix(r.errOut, "; mend that, then compare again\n") {
+		t.Errorf("in an outage: got %+v", r)
+	}
 	stop.signals <- syscall.SIGTERM
 	<-stop.code
-	s.exec("update shop.product set price = 1 where id = 3")
-	r := weft(t, s.env, "verify", "products", "--settle", "1s")
-	if r.code != 3 || !strings.Contains(r.errOut, "1 entity had an event that did not settle: is there a leader?") {
+	r = weft(t, s.env, "verify", "products", "--settle", "1s")
+	if r.code != 3 || !strings.Contains(r.errOut, "1 entity had an event that did not settle: nobody leads group shop: start `weft run`") {
 		t.Errorf("without a leader: got %+v", r)
 	}
 	for args, want := range map[string]string{
