@@ -86,10 +86,21 @@ func (m *migrator) refreshKnown(ctx context.Context) (err error) {
 		_, err = m.refresh(ctx)
 	}
 	if err != nil {
-		return fmt.Errorf("history and views, which `weft migrate up` finishes: %w", err)
+		return &UnfinishedError{err}
 	}
 	return nil
 }
+
+// UnfinishedError means that an outbox was made or dropped, and that `weft migrate up` is to do the rest.
+type UnfinishedError struct{ err error }
+
+// Error implements error.
+func (e *UnfinishedError) Error() string {
+	return fmt.Sprintf("history and views, which `weft migrate up` finishes: %v", e.err)
+}
+
+// Unwrap returns what has kept the rest from being done.
+func (e *UnfinishedError) Unwrap() error { return e.err }
 
 func (m *migrator) planOutbox(ctx context.Context, spec OutboxSpec) (*OutboxPlan, watched, error) {
 	source, err := m.readSource(ctx, spec.Table)

@@ -112,10 +112,14 @@ func interruptible(ctx context.Context) (context.Context, context.CancelFunc) {
 
 // unlessInterrupted returns err, or what is to say of a command that a signal has ended before its answer was there.
 func unlessInterrupted(ctx context.Context, err error) error {
-	if err != nil && ctx.Err() != nil && !is[*exitError](err) {
+	switch {
+	case err == nil || ctx.Err() == nil || is[*exitError](err):
+		return err
+	case is[*migrations.UnfinishedError](err): // the command itself would be refused now
+		return &exitError{exitTryAgain, "interrupted while history and views were brought up to date; run `weft migrate up` to finish"}
+	default:
 		return &exitError{exitTryAgain, "interrupted; run the command again to finish"}
 	}
-	return err
 }
 
 // mayWrite returns why a command must not write: a replica, another environment, a shard that has

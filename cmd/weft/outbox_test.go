@@ -1,7 +1,9 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
+	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -172,5 +174,34 @@ func TestOutboxListWithoutRights(t *testing.T) {
 	r := weft(t, []string{"DATABASE_URL=" + testenv.As(t, dsn, role)}, "outbox", "list")
 	if r.code != exitRefused || !strings.Contains(r.errOut, "permission denied for table weft_outbox") {
 		t.Errorf("got %+v, want code %d", r, exitRefused)
+	}
+}
+
+// An interrupted command names what finishes it: once the outbox is made, that is another one.
+func TestInterruptedOutboxCreate(t *testing.T) {
+	t.Parallel()
+	dsn := testenv.Database(t)
+	pool := testenv.Pool(t, dsn)
+	if _, err := pool.Exec(t.Context(), "create schema shop; create table shop.product (id bigint primary key)"); err != nil {
+		t.Fatal(err)
+	}
+	unlock := testenv.Lock(t, dsn, "weft_lease") // of a view that tells of it
+	ctx, interrupt := context.WithCancel(t.Context())
+	var errOut buffer
+	a := &app{environ: []string{"DATABASE_URL=" + dsn}, stdin: strings.NewReader(""), stdout: io.Discard, stderr: &errOut, signals: notify}
+	code := make(chan int, 1)
+	go func() { code <- a.execute(ctx, strings.Fields("outbox create --table shop.product --apply")) }()
+	testenv.Eventually(t, func() bool {
+		var made bool
+		err := pool.QueryRow(t.Context(), "select exists (select from weft_outbox)").Scan(&made)
+		return err == nil && made
+	}, "the outbox is made")
+	interrupt()
+	if got := <-code; got != exitTryAgain || !strings.HasSuffix(errOut.String(), "run `weft migrate up` to finish\n") {
+		t.Errorf("got code %d and %q", got, errOut.String())
+	}
+	unlock()
+	if r := weft(t, a.environ, "migrate", "up"); r.code != 0 {
+		t.Errorf("migrate up: got %+v", r)
 	}
 }
