@@ -235,6 +235,9 @@ func (c *checker) index(ctx context.Context, sink *elastic.Sink) {
 	case err != nil:
 		c.find("index", err.Error(), "")
 	}
+	if err == nil {
+		c.template(ctx, sink)
+	}
 	for _, name := range sink.MissingPipelines(ctx) {
 		remedy := "make it, or correct the name"
 		if name != c.declaration.Pipeline {
@@ -252,6 +255,22 @@ func (c *checker) index(ctx context.Context, sink *elastic.Sink) {
 	default:
 		c.unrouted(ctx, sink)
 		c.foreign(ctx, sink)
+	}
+}
+
+// template tells of an index template of the server that spoils an index of a definition that is right by itself.
+func (c *checker) template(ctx context.Context, sink *elastic.Sink) {
+	found, err := sink.Template(ctx)
+	if err != nil {
+		return // what the definition has been asked about just before
+	}
+	applies := fmt.Sprintf("the index template %q of the server applies to %s-v1", found.Name, sink.Index())
+	if found.Refusal != "" {
+		c.find("index.name", applies+", and Elasticsearch then refuses to make the index: "+found.Refusal, "give the template other index_patterns, or the index another name")
+	}
+	if found.IgnoreMalformed {
+		c.warn("index.settings", applies+", and turns index.mapping.ignore_malformed on: searches do not find values that do not fit their field, and no event fails",
+			"set it to false in the settings of the index, or change the template")
 	}
 }
 

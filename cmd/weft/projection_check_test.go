@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -144,6 +145,35 @@ func TestCommandsNameAMissingPipelineAndAnAliasThatTakesNoWrites(t *testing.T) {
 	callElastic(t, http.MethodPut, "/"+s.index+"/_settings", `{"index":{"default_pipeline":null,"final_pipeline":null}}`)
 	if r := weft(t, s.env, "doctor"); r.code != exitBad || !strings.Contains(r.out, `documents are to pass the ingest pipeline "none", and there is none of that name`) {
 		t.Errorf("doctor: got %+v, want the pipeline named", r)
+	}
+}
+
+// An index template of the server applies to the indexes that weft makes, too.
+func TestProjectionCheckLooksAtIndexTemplates(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	template, applies := "/_index_template/"+s.index, fmt.Sprintf("the index template %q of the server applies to %s-v1, ", s.index, s.index)
+	t.Cleanup(func() {
+		req, err := http.NewRequest(http.MethodDelete, testenv.ElasticURL(t)+template, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = res.Body.Close()
+	})
+	for brought, want := range map[string]string{
+		`"data_stream": {}`: "error: index.name: " + applies + "and Elasticsearch then refuses to make the index: it makes data streams only; give the template",
+		`"template": {"settings": {"index.mapping.total_fields.limit": 2}}`:  "refuses to make the index: Limit of total fields [2] has been exceeded; give the template",
+		`"template": {"settings": {"index.mapping.ignore_malformed": true}}`: "warning: index.settings: " + applies + "and turns index.mapping.ignore_malformed on: searches do not find",
+		`"template": {"settings": {"index.number_of_shards": 3}}`:            "products: nothing stands in the way",
+	} {
+		callElastic(t, http.MethodPut, template, `{"index_patterns": ["`+s.index+`-*"], "priority": 500, `+brought+`}`)
+		if r := weft(t, s.env, "projection", "check"); !strings.Contains(r.out, want) {
+			t.Errorf("%s: got %+v, want %q", brought, r, want)
+		}
 	}
 }
 

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv"
-	"github.com/samuelhu324-dev/weft/internal/testenv/reconcile"
 	"github.com/samuelhu324-dev/weft/internal/verify"
 )
 
@@ -492,14 +491,7 @@ func TestVerifyTellsWhatItCannot(t *testing.T) {
 		t.Fatalf("load: %+v", r)
 	}
 	s.settled()
-	es, err := reconcile.NewClient(testenv.ElasticURL(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer es.Close()
-	if err := es.Do(t.Context(), http.MethodPut, "/"+s.index+"/_settings", map[string]any{"index.blocks.read_only_allow_delete": true}, nil); err != nil {
-		t.Fatal(err)
-	}
+	callElastic(t, http.MethodPut, "/"+s.index+"/_settings", `{"index.blocks.read_only_allow_delete": true}`)
 	s.exec("update shop.product set price = 1 where id = 3")
 	testenv.Eventually(t, func() bool { return strings.Contains(weft(t, s.env, "status").out, "\nOUTAGE  products since ") }, "an outage")
 	r := weft(t, s.env, "verify", "products", "--settle", "1s")

@@ -25,6 +25,7 @@ type target struct {
 	projection, index string
 	mapping           json.RawMessage
 	pipeline          string // that each request names
+	lenient           bool   // its definition says what becomes of malformed values
 }
 
 // targets are those of the projections that run.
@@ -35,7 +36,8 @@ func (e *examination) targets() (out []target) {
 		}
 		for _, d := range e.Config.Declared {
 			if d.Name == name && d.Index != "" {
-				out = append(out, target{name, d.Index, d.IndexMapping(), d.Pipeline})
+				lenient := bytes.Contains(slices.Concat(d.Mapping, d.Settings), []byte("ignore_malformed"))
+				out = append(out, target{name, d.Index, d.IndexMapping(), d.Pipeline, lenient})
 			}
 		}
 	}
@@ -269,6 +271,7 @@ func (e *examination) target(ctx context.Context, s *server, t target) error {
 	}
 	e.gcDeletes(name, at.Settings.Index.GCDeletes)
 	e.durability(name, at.Settings.Index.Translog.Durability)
+	e.malformed(t, name, at.Settings.Index.Mapping.IgnoreMalformed)
 	if err := errors.Join(e.searched(ctx, s, name), e.copies(ctx, s, name, at), e.pipelines(ctx, s, name, cmp.Or(t.pipeline, at.Settings.Index.Default), at.Settings.Index.Final)); err != nil {
 		return err
 	}

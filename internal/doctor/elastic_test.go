@@ -171,6 +171,8 @@ func TestFindingsInElasticsearch(t *testing.T) {
 		"GCDeletes": {"GET /idx", leads(`"idx":{}`, "", mapping), want{"elastic.gc_deletes", Warning, "idx-v1", "after 60.0 seconds", `"index.gc_deletes":"1h"`}},
 		"Durability": {"GET /idx", leads(`"idx":{}`, `"gc_deletes":"1h","translog":{"durability":"async"}`, mapping),
 			want{"elastic.durability", Warning, "idx-v1", "index.translog.durability is async", `PUT /idx-v1/_settings {"index.translog.durability":null}`}},
+		"Malformed": {"GET /idx", leads(`"idx":{}`, `"gc_deletes":"1h","mapping":{"ignore_malformed":"true"}`, mapping),
+			want{"elastic.malformed", Warning, "idx-v1", "index.mapping.ignore_malformed is on", "GET /_index_template"}},
 		"DefaultDurability": {"GET /idx", leads(`"idx":{}`, `"gc_deletes":"1h","translog":{"durability":"REQUEST"}`, mapping), want{}},
 		"Block":             {"GET /idx", leads(`"idx":{}`, `"gc_deletes":"1h","blocks":{"write":"true"}`, mapping), want{"elastic.blocks", Error, "idx-v1", "index.blocks.write", `"index.blocks.write":null`}},
 		"FloodBlock": {"GET /idx", leads(`"idx":{}`, `"gc_deletes":"1h","blocks":{"read_only_allow_delete":"true"}`, mapping),

@@ -33,7 +33,10 @@ type index struct {
 			Shards    string            `json:"number_of_shards"`
 			Default   string            `json:"default_pipeline"`
 			Final     string            `json:"final_pipeline"`
-			Write     struct {
+			Mapping   struct {
+				IgnoreMalformed string `json:"ignore_malformed"`
+			} `json:"mapping"`
+			Write struct {
 				WaitFor string `json:"wait_for_active_shards"`
 			} `json:"write"`
 			Translog struct {
@@ -122,6 +125,15 @@ func activeCopies(ctx context.Context, s *server, name, shards string) (int, err
 		}
 	}
 	return slices.Min(active), nil
+}
+
+// malformed tells of an index that leaves out what does not fit, as an index template may have made it. A field that is said to
+// be lenient by the mapping is so on purpose.
+func (e *examination) malformed(t target, name, setting string) {
+	if setting == "true" && !t.lenient {
+		e.add("elastic.malformed", Warning, name, "index.mapping.ignore_malformed is on, as by an index template: searches do not find values that do not fit their field, and no event fails",
+			"set it to false in index.settings, or change the template (GET /_index_template), then "+asked("rebuild "+t.projection))
+	}
 }
 
 // durability tells of an index that answers before a write is on the disk. The event is done then.

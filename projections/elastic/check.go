@@ -25,6 +25,10 @@ func (s *Sink) CheckDefinition(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	return s.checkDefinition(ctx, definition)
+}
+
+func (s *Sink) checkDefinition(ctx context.Context, definition map[string]any) error {
 	body, err := json.Marshal(map[string]any{"index_patterns": []string{s.cfg.Index + "-weft-check"}, "priority": 1 << 30, "template": definition})
 	if err != nil {
 		return fmt.Errorf("index definition: %w", err)

@@ -34,6 +34,8 @@ func keyOf(req esapi.Request) string {
 		return "indices"
 	case esapi.ClusterHealthRequest:
 		return "status"
+	case esapi.IndicesGetIndexTemplateRequest:
+		return "index_templates"
 	case esapi.IndicesSimulateTemplateRequest:
 		return "template"
 	case esapi.IndicesCreateRequest, esapi.IndicesDeleteRequest, esapi.IndicesPutMappingRequest, esapi.IndicesUpdateAliasesRequest, esapi.IndicesDeleteAliasRequest:
