@@ -232,6 +232,22 @@ func TestInterruptedResignSaysThatTheRequestStands(t *testing.T) {
 	}
 }
 
+// A proxy may cut answers, or send another one: that is no fault of weft, and the server is named.
+func TestServerWhoseAnswersCannotBeRead(t *testing.T) {
+	t.Parallel()
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-Elastic-Product", "Elasticsearch")
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"hits":`)
+	}))
+	t.Cleanup(srv.Close)
+	env := []string{"DATABASE_URL=" + testenv.Database(t), "ELASTIC_URL=" + srv.URL}
+	want := "the answer cannot be read: unexpected end of JSON input; it is from Elasticsearch at " + strings.TrimPrefix(srv.URL, "http://") + ": look at that server"
+	if r := weft(t, env, "verify"); r.code != exitUnavailable || !strings.Contains(r.errOut, want) {
+		t.Errorf("got %+v, want code %d and %q", r, exitUnavailable, want)
+	}
+}
+
 // TestServerWhoseAnswersDoNotEnd: a proxy may send on and on. Commands read no more than an answer may have, and name the server.
 func TestServerWhoseAnswersDoNotEnd(t *testing.T) {
 	t.Parallel()

@@ -1,6 +1,7 @@
 package elastic
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +13,9 @@ import (
 
 // ErrTooLarge means that a request or an answer is too large, as one that does not end.
 var ErrTooLarge = errors.New("request or answer is too large")
+
+// ErrUnreadable means that an answer is not what was asked for, as one that a proxy has cut or changed.
+var ErrUnreadable = errors.New("the answer cannot be read")
 
 // How many bytes of an answer are read.
 const (
@@ -53,6 +57,26 @@ func (s *Sink) answerOf(res *esapi.Response, limit int64) ([]byte, error) {
 		return nil, err
 	}
 	return body, nil
+}
+
+// unmarshal reads an answer into a value.
+func (s *Sink) unmarshal(what string, answer []byte, into any) error {
+	if err := json.Unmarshal(answer, into); err != nil {
+		return s.unreadable(what, err)
+	}
+	return nil
+}
+
+// unreadable returns the error of an answer that is not what was asked for. Of one that is too large it says that.
+func (s *Sink) unreadable(what string, err error) error {
+	if errors.Is(err, ErrTooLarge) {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return fmt.Errorf("%s: %w: %w; it is from Elasticsearch at %s: look at that server, or at the proxy that ELASTIC_URL leads to", what, ErrUnreadable, err, s.host())
+}
+
+func miscounted(results, documents int) error {
+	return fmt.Errorf("it has results for %d documents, and %d were asked for", results, documents)
 }
 
 // minRead is the room in bytes for an answer of unknown size.

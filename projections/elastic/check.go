@@ -105,8 +105,8 @@ func (s *Sink) Get(ctx context.Context, d Doc) (*Found, error) {
 		Version int64           `json:"_version"`
 		Source  json.RawMessage `json:"_source"`
 	}
-	if err := json.Unmarshal(answer, &doc); err != nil {
-		return nil, fmt.Errorf("read document: %w", err)
+	if err := s.unmarshal("read document", answer, &doc); err != nil {
+		return nil, err
 	}
 	if !doc.Found || doc.Routing != d.Routing {
 		return nil, nil //nolint:nilnil // as above

@@ -19,8 +19,8 @@ type item struct {
 const maxDepth = 1000
 
 var (
-	errTruncated = errors.New("truncated JSON")
-	errSyntax    = errors.New("malformed JSON")
+	errTruncated = errors.New("its JSON ends too early")
+	errSyntax    = errors.New("it is no JSON")
 )
 
 // decode calls visit for every item of a _bulk answer, in order, and returns the number of
@@ -39,15 +39,15 @@ func decode(data []byte, visit func(i int, it *item) error) (int, error) {
 			return c.skip(0)
 		}
 		if found {
-			return errors.New("two lists of items")
+			return errors.New("two lists of results")
 		}
 		found = true
 		return c.array(func() error {
 			if err := c.item(&it); err != nil {
-				return fmt.Errorf("item %d: %w", n, err)
+				return fmt.Errorf("result %d: %w", n, err)
 			}
 			if err := visit(n, &it); err != nil {
-				return fmt.Errorf("item %d: %w", n, err)
+				return fmt.Errorf("result %d: %w", n, err)
 			}
 			n++
 			return nil
@@ -60,7 +60,7 @@ func decode(data []byte, visit func(i int, it *item) error) (int, error) {
 		return n, errSyntax
 	}
 	if !found {
-		return n, errors.New("no list of items")
+		return n, errors.New("it has no list of results")
 	}
 	return n, nil
 }
@@ -81,7 +81,7 @@ func (c *cursor) item(it *item) error {
 		case "delete":
 			it.del = true
 		default:
-			return fmt.Errorf("kind %.20q", op)
+			return fmt.Errorf("it is of the kind %.20q", op)
 		}
 		return c.object(func(key []byte) error { return c.itemField(it, key) })
 	})
@@ -89,11 +89,11 @@ func (c *cursor) item(it *item) error {
 	case err != nil:
 		return err
 	case ops != 1:
-		return fmt.Errorf("%d kinds", ops)
+		return fmt.Errorf("it is of %d kinds", ops)
 	case it.status < 100 || it.status > 599:
 		return fmt.Errorf("status %d", it.status)
 	case it.id == nil:
-		return errors.New("no _id")
+		return errors.New("it has no _id")
 	default:
 		return nil
 	}
@@ -243,7 +243,7 @@ func (c *cursor) skip(depth int) error {
 		return err
 	}
 	if depth > maxDepth {
-		return errors.New("JSON nested too deeply")
+		return errors.New("its JSON is nested too deeply")
 	}
 	switch {
 	case b == '{':

@@ -94,8 +94,8 @@ func (s *Sink) openPoint(ctx context.Context) (point, error) {
 		OpenSearch string `json:"pit_id"`
 		Shards     shards `json:"_shards"`
 	}
-	if err := json.Unmarshal(answer, &got); err != nil {
-		return point{}, fmt.Errorf("%s: %w", what, err)
+	if err := s.unmarshal(what, answer, &got); err != nil {
+		return point{}, err
 	}
 	if n := got.Shards.silent(); n > 0 {
 		return point{}, s.shardsFailed(what, n)

@@ -62,7 +62,7 @@ func explained(err error, host string, a Access) error {
 }
 
 // ErrBlocked means that a block on the index or the cluster refuses a request.
-var ErrBlocked = errors.New("elastic: blocked")
+var ErrBlocked = errors.New("blocked")
 
 // blocks are the settings behind the names by which Elasticsearch calls the blocks of an index.
 var blocks = []struct{ name, setting string }{

@@ -24,7 +24,7 @@ import (
 var mappingJSON []byte
 
 // ErrMapping means that the index was made for another mapping than this build's.
-var ErrMapping = errors.New("elastic: the index has another mapping than this build")
+var ErrMapping = errors.New("the index has another mapping than this build")
 
 // GCDeletes is how long indexes made here remember the version of a deleted
 // document.

@@ -55,8 +55,8 @@ func (s *Sink) kept(ctx context.Context) (indexes map[string]keptIndex, err erro
 	if err != nil {
 		return nil, err
 	}
-	if err := json.Unmarshal(answer, &indexes); err != nil {
-		return nil, fmt.Errorf("look at the index: %w", err)
+	if err := s.unmarshal("look at the index", answer, &indexes); err != nil {
+		return nil, err
 	}
 	return indexes, nil
 }

@@ -3,8 +3,6 @@ package elastic
 import (
 	"bytes"
 	"context"
-	"encoding/json"
-	"fmt"
 
 	"github.com/elastic/go-elasticsearch/v8/esapi"
 )
@@ -35,11 +33,11 @@ func (s *Sink) Live(ctx context.Context, docs []Doc) ([]bool, error) {
 			Error   *cause `json:"error"`
 		} `json:"docs"`
 	}
-	if err := json.Unmarshal(answer, &found); err != nil {
-		return nil, fmt.Errorf("look up documents: %w", err)
+	if err := s.unmarshal("look up documents", answer, &found); err != nil {
+		return nil, err
 	}
 	if len(found.Docs) != len(docs) {
-		return nil, fmt.Errorf("look up documents: %d answers for %d documents", len(found.Docs), len(docs))
+		return nil, s.unreadable("look up documents", miscounted(len(found.Docs), len(docs)))
 	}
 	live := make([]bool, len(docs))
 	for i, want := range docs {

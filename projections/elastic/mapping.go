@@ -159,7 +159,7 @@ func (s *Sink) present(ctx context.Context) (target, json.RawMessage, error) {
 		Mappings json.RawMessage `json:"mappings"`
 	}
 	if err := json.Unmarshal(answer, &got); err != nil || len(got[at.index].Mappings) == 0 {
-		return at, nil, errors.New("mapping: unreadable answer")
+		return at, nil, s.unreadable("mapping", fmt.Errorf("it has no mapping of %s", at.index))
 	}
 	return at, got[at.index].Mappings, nil
 }

@@ -54,7 +54,7 @@ func (s *Sink) MayRebuild(ctx context.Context, from, to string) error {
 	}
 	lacks, err := lacking(answer, slices.Concat(moved, filled))
 	if err != nil {
-		return fmt.Errorf("%s: %w", what, err)
+		return s.unreadable(what, err)
 	}
 	if len(lacks) == 0 {
 		return nil

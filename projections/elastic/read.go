@@ -122,11 +122,11 @@ func (s *Sink) newest(ctx context.Context, index string, docs []Doc) ([]Document
 			Error *cause `json:"error"`
 		} `json:"docs"`
 	}
-	if err := json.Unmarshal(answer, &got); err != nil {
-		return nil, fmt.Errorf("read documents: %w", err)
+	if err := s.unmarshal("read documents", answer, &got); err != nil {
+		return nil, err
 	}
 	if len(got.Docs) != len(docs) {
-		return nil, fmt.Errorf("read documents: %d answers for %d documents", len(got.Docs), len(docs))
+		return nil, s.unreadable("read documents", miscounted(len(got.Docs), len(docs)))
 	}
 	var out []Document
 	for i := range got.Docs {
@@ -215,7 +215,7 @@ func (s *Sink) hits(ctx context.Context, limit int64, query []byte, index ...str
 	}
 	found, last, err := decodeHits(answer)
 	if err != nil {
-		return nil, nil, fmt.Errorf("search: %w", err)
+		return nil, nil, s.unreadable("search", err)
 	}
 	return found, last, nil
 }
@@ -243,8 +243,8 @@ func (s *Sink) Count(ctx context.Context) (int64, error) {
 		Count  int64  `json:"count"`
 		Shards shards `json:"_shards"`
 	}
-	if err := json.Unmarshal(answer, &got); err != nil {
-		return 0, fmt.Errorf("count documents: %w", err)
+	if err := s.unmarshal("count documents", answer, &got); err != nil {
+		return 0, err
 	}
 	if n := got.Shards.silent(); n > 0 {
 		return 0, s.shardsFailed("count documents", n)
@@ -290,7 +290,7 @@ func statusOf(err error) int {
 // failed returns why a request has no answer of a success.
 func (s *Sink) failed(what string, status int, answer []byte, err error) error {
 	switch {
-	case errors.Is(err, ErrProduct), errors.Is(err, ErrVersion), errors.Is(err, ErrTooLarge):
+	case errors.Is(err, ErrProduct), errors.Is(err, ErrVersion), errors.Is(err, ErrTooLarge), errors.Is(err, ErrUnreadable):
 		return fmt.Errorf("%s: %w", what, err)
 	case err != nil:
 		return &UnansweredError{Hosts: s.host(), err: fmt.Errorf("%s: %w", what, err)}

@@ -36,7 +36,7 @@ func (s *Sink) Place(ctx context.Context) (Place, error) {
 	if err != nil {
 		return Place{}, err
 	}
-	t, err := resolve(s.cfg.Index, answer)
+	t, err := s.resolve(answer)
 	beside := slices.DeleteFunc(t.names, func(name string) bool { return name == t.index })
 	part := t.info.Aliases[s.cfg.Index].Filter != nil
 	if now := time.Now(); err == nil && len(beside) == 0 && !part {
@@ -110,8 +110,8 @@ func (s *Sink) NextIndex(ctx context.Context, above int) (string, int, error) {
 		return "", 0, err
 	}
 	var found map[string]json.RawMessage
-	if err := json.Unmarshal(answer, &found); err != nil {
-		return "", 0, fmt.Errorf("list indexes: %w", err)
+	if err := s.unmarshal("list indexes", answer, &found); err != nil {
+		return "", 0, err
 	}
 	numbered := regexp.MustCompile("^" + regexp.QuoteMeta(s.cfg.Index) + "-v([0-9]{1,9})$")
 	for name := range found {
@@ -174,7 +174,7 @@ func (s *Sink) health(ctx context.Context, index string) (string, error) {
 	var got struct {
 		Status string `json:"status"`
 	}
-	err = json.Unmarshal(answer, &got)
+	err = s.unmarshal("cluster health", answer, &got)
 	return got.Status, err
 }
 
@@ -253,8 +253,8 @@ func (s *Sink) aliases(ctx context.Context, index string, names ...string) (map[
 	case err != nil:
 		return nil, err
 	default:
-		if err := json.Unmarshal(answer, &got); err != nil {
-			return nil, fmt.Errorf("alias: %w", err)
+		if err := s.unmarshal("alias", answer, &got); err != nil {
+			return nil, err
 		}
 	}
 	aliases := got[index].Aliases

@@ -51,24 +51,24 @@ func (s *Sink) post(ctx context.Context, actions []Action, idx []int, kind nameK
 	case errors.Is(err, context.DeadlineExceeded):
 		return nil, &problem{fault: outbox.Fault{Reason: outbox.ReasonESTimeout, Shared: true, Err: err}}
 	case err != nil:
-		return nil, garbled(err)
+		return nil, s.garbled(err)
 	}
 	n, err := decode(ans.buf, func(i int, it *item) error {
 		if i >= len(idx) {
-			return errors.New("more items than were sent")
+			return errors.New("it has more results than documents were sent")
 		}
 		a := &actions[idx[i]]
 		if string(it.id) != a.ID || it.del != a.Delete {
-			return errors.New("the answer is for another document than was sent in its place")
+			return errors.New("it is for another document than was sent in its place")
 		}
 		visit(idx[i], it)
 		return nil
 	})
-	if err != nil {
-		return nil, garbled(err)
+	if err == nil && n != len(idx) {
+		err = miscounted(n, len(idx))
 	}
-	if n != len(idx) {
-		return nil, garbled(fmt.Errorf("%d items for %d documents", n, len(idx)))
+	if err != nil {
+		return nil, s.garbled(err)
 	}
 	return marks, nil
 }
@@ -91,10 +91,10 @@ func (s *Sink) named(err error) error {
 	return err
 }
 
-// garbled returns the problem of an answer that cannot be decoded: the fate of the items is
+// garbled returns the problem of an answer that cannot be decoded: the fate of the documents is
 // unknown, and the next request may succeed.
-func garbled(err error) *problem {
-	return &problem{fault: outbox.Fault{Reason: outbox.ReasonESRequest, Err: fmt.Errorf("bulk answer: %w", err)}}
+func (s *Sink) garbled(err error) *problem {
+	return &problem{fault: outbox.Fault{Reason: outbox.ReasonESRequest, Err: s.unreadable("bulk request", err)}}
 }
 
 // exchange sends p and reads the answer into ans, up to limit bytes, under the request deadline. The

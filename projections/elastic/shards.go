@@ -27,7 +27,7 @@ func IsOfShard(alias, index string) bool {
 }
 
 // ErrSearchAlias means that the name that is searched leads to documents of no single shard.
-var ErrSearchAlias = errors.New("elastic: the name of all shards is taken")
+var ErrSearchAlias = errors.New("the name of all shards is taken")
 
 // searchOnly are the properties of an alias that nobody writes through, however few indexes it has.
 func searchOnly() map[string]any { return map[string]any{"is_write_index": false} }
@@ -66,8 +66,8 @@ func (s *Sink) behind(ctx context.Context, name string) (map[string]indexInfo, e
 		return nil, err
 	}
 	var found map[string]indexInfo
-	if err := json.Unmarshal(answer, &found); err != nil {
-		return nil, fmt.Errorf("%s: %w", what, err)
+	if err := s.unmarshal(what, answer, &found); err != nil {
+		return nil, err
 	}
 	return found, nil
 }

@@ -163,6 +163,9 @@ func TestWholeRequestFaults(t *testing.T) {
 			if f.RetryAfter != c.after {
 				t.Errorf("retry after: got %s, want %s", f.RetryAfter, c.after)
 			}
+			if f.Reason == outbox.ReasonESRequest && !f.Shared && (!errors.Is(f, ErrUnreadable) || !strings.HasPrefix(f.Err.Error(), "bulk request: the answer cannot be read: ")) {
+				t.Errorf("fault: got %v, want one of the answer", f)
+			}
 			if strings.Contains(f.Error(), "secret") {
 				t.Errorf("fault repeats the body: %v", f)
 			}

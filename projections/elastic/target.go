@@ -67,19 +67,19 @@ type target struct {
 }
 
 // ErrClosed means that somebody has closed the index.
-var ErrClosed = errors.New("elastic: index is closed")
+var ErrClosed = errors.New("index is closed")
 
 func closedIndex(index, host string) error {
 	return fmt.Errorf("%w at %s: it takes neither writes nor searches; ask who closed it, then: POST /%s/_open", ErrClosed, host, index)
 }
 
 // ErrWriter means that the name does not lead to one index that takes writes.
-var ErrWriter = errors.New("elastic: no index to write to")
+var ErrWriter = errors.New("no index to write to")
 
 // DataStream begins the names of the indexes of a data stream, before its own.
 const DataStream = ".ds-"
 
-var errMissing = errors.New("elastic: index is missing")
+var errMissing = errors.New("index is missing")
 
 func (s *Sink) missing() error {
 	return fmt.Errorf("%w: neither an alias nor an index is named %q at %s; put the alias back, or restart weft, which makes an empty index, or says in its log (dependency.down) why it cannot", errMissing, s.cfg.Index, s.host())
@@ -129,7 +129,7 @@ func (s *Sink) find(ctx context.Context) (target, error) {
 		p.fault.Shared, p.fault.Err = true, fmt.Errorf("index lookup: Elasticsearch at %s: %s", s.host(), e.detail(status))
 		return target{}, &p.fault
 	}
-	t, err := resolve(s.cfg.Index, body)
+	t, err := s.resolve(body)
 	if err != nil {
 		return fault(err)
 	}
@@ -146,11 +146,15 @@ func (s *Sink) lookup() esapi.IndicesGetRequest {
 	}
 }
 
-// resolve finds the index that takes writes to name in the answer to a lookup.
-func resolve(name string, answer []byte) (target, error) {
+// resolve finds the index that takes writes to the name in the answer to a lookup.
+func (s *Sink) resolve(answer []byte) (target, error) {
+	name := s.cfg.Index
 	var indexes map[string]indexInfo
-	if err := json.Unmarshal(answer, &indexes); err != nil || len(indexes) == 0 {
-		return target{}, errors.New("index lookup: unreadable answer")
+	if err := s.unmarshal("index lookup", answer, &indexes); err != nil {
+		return target{}, err
+	}
+	if len(indexes) == 0 {
+		return target{}, s.unreadable("index lookup", errors.New("it has no index"))
 	}
 	if info, ok := indexes[name]; ok {
 		return target{kind: namePlain, index: name, info: info}, nil

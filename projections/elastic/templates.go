@@ -38,8 +38,8 @@ func (s *Sink) Template(ctx context.Context) (t Template, err error) {
 			} `json:"index_template"`
 		} `json:"index_templates"`
 	}
-	if err := json.Unmarshal(answer, &all); err != nil {
-		return t, fmt.Errorf("%s: %w", what, err)
+	if err := s.unmarshal(what, answer, &all); err != nil {
+		return t, err
 	}
 	priority, stream := int64(-1), false
 	for _, one := range all.Templates {
@@ -72,8 +72,8 @@ func (s *Sink) tryTemplate(ctx context.Context, made string, t *Template) error 
 			Settings map[string]any `json:"settings"`
 		} `json:"template"`
 	}
-	if err := json.Unmarshal(answer, &brought); err != nil {
-		return fmt.Errorf("try the index template: %w", err)
+	if err := s.unmarshal("try the index template", answer, &brought); err != nil {
+		return err
 	}
 	definition, err := s.definition()
 	if err != nil {
