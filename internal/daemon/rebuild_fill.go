@@ -37,7 +37,7 @@ type pace struct{ rows atomic.Int64 }
 func (p *pace) most() int { return int(cmp.Or(p.rows.Load(), fillPage)) }
 
 // took keeps requests far from their deadline: what a destination writes for one that nobody waits for any more, it writes
-// in vain. A connection that breaks, as behind a load balancer with a dead node, says nothing of the rows.
+// in vain. A connection that breaks, as behind a load balancer with a dead node, or a missing shard says nothing of the rows.
 func (p *pace) took(rows int, d time.Duration, err error) {
 	lost := []outbox.Reason{outbox.ReasonESConnect, outbox.ReasonESRequest, outbox.ReasonES5xx}
 	switch most := p.most(); {
@@ -225,7 +225,7 @@ func (r *rebuilder) send(ctx context.Context, page []outbox.RedoEntity) ([]outbo
 	out, err := r.target.Project(ctx, events)
 	for _, o := range out {
 		if err == nil && o.Verdict == outbox.Retry {
-			err = errors.New(o.Detail)
+			err = &outbox.Fault{Reason: o.Reason, Err: errors.New(o.Detail)}
 		}
 	}
 	return out, err

@@ -3,7 +3,9 @@ package daemon_test
 import (
 	"bytes"
 	"context"
+	"io"
 	"net/http"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -228,32 +230,50 @@ func TestRebuildIntoASlowIndex(t *testing.T) {
 	r.equalsSource()
 }
 
-// A connection that breaks at once, as behind a load balancer with a dead node, says nothing of the rows: pages stay as they are.
-// They shrank with each fault, until a rebuild came to a row a second.
-func TestRebuildKeepsItsPagesWhereConnectionsBreak(t *testing.T) {
+// A connection that breaks at once, as behind a load balancer with a dead node, says nothing of the rows, nor does a shard that is
+// missing: pages stay as they are. They shrank with each fault, until a rebuild came to a row a second.
+func TestRebuildKeepsItsPagesThroughFaultsOfTheServer(t *testing.T) {
 	t.Parallel()
-	r := setup(t)
-	r.fillSource(900)
-	var asked, largest atomic.Int64
-	f := newFront(t, r.elastic)
-	f.set(func(_ http.ResponseWriter, req *http.Request, body []byte) bool {
-		if fills(req) {
-			if asked.Add(1) <= 3 {
-				panic(http.ErrAbortHandler)
+	for name, fault := range map[string]func(w http.ResponseWriter, body []byte){
+		"BrokenConnection": func(http.ResponseWriter, []byte) { panic(http.ErrAbortHandler) },
+		"MissingShard": func(w http.ResponseWriter, body []byte) {
+			w.Header().Set("X-Elastic-Product", "Elasticsearch")
+			w.Header().Set("Content-Type", "application/json")
+			var items []string
+			for _, found := range regexp.MustCompile(`(?m)^\{"index":\{"_id":("[^"]*")`).FindAllSubmatch(body, -1) {
+				items = append(items, `{"index":{"_id":`+string(found[1])+`,"status":503,"error":{"type":"unavailable_shards_exception","reason":"primary shard is not active"}}}`)
 			}
-			largest.Store(max(largest.Load(), int64(bytes.Count(body, []byte("\n"))/2)))
-		}
-		return false
-	})
-	r.start("a", "ELASTIC_URL="+f.URL).awaitReady(200, `"role": "leader"`)
-	r.askRebuild(searchProjection, false)
-	if row := r.awaitRebuild(searchProjection); row.Phase != outbox.RebuildDone || row.Filled != 900 {
-		t.Fatalf("got %+v", row)
+			_, _ = io.WriteString(w, `{"items":[`+strings.Join(items, ",")+`]}`)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := setup(t)
+			r.fillSource(900)
+			var asked, largest atomic.Int64
+			f := newFront(t, r.elastic)
+			f.set(func(w http.ResponseWriter, req *http.Request, body []byte) bool {
+				if !fills(req) {
+					return false
+				}
+				if asked.Add(1) <= 3 {
+					fault(w, body)
+					return true
+				}
+				largest.Store(max(largest.Load(), int64(bytes.Count(body, []byte("\n"))/2)))
+				return false
+			})
+			r.start("a", "ELASTIC_URL="+f.URL).awaitReady(200, `"role": "leader"`)
+			r.askRebuild(searchProjection, false)
+			if row := r.awaitRebuild(searchProjection); row.Phase != outbox.RebuildDone || row.Filled != 900 {
+				t.Fatalf("got %+v", row)
+			}
+			if n := largest.Load(); n != 900 {
+				t.Errorf("the largest request after three faults has %d documents, want 900", n)
+			}
+			r.equalsSource()
+		})
 	}
-	if n := largest.Load(); n != 900 {
-		t.Errorf("the largest request after three broken ones has %d documents, want 900", n)
-	}
-	r.equalsSource()
 }
 
 // A plain index is replaced only where that was asked for.
