@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -304,6 +305,7 @@ func (r *run) finish(ctx context.Context, sent int) ([]outbox.Outcome, error) {
 	known = known || r.answered > 0
 	switch {
 	case r.fault == nil:
+		r.address()
 		return r.out, nil
 	case !known:
 		r.fault.Shared = r.fault.Shared || r.fault.Reason == outbox.ReasonESTimeout
@@ -314,6 +316,17 @@ func (r *run) finish(ctx context.Context, sent int) ([]outbox.Outcome, error) {
 		r.s.log.Warn("the fate of a part of a batch is unknown; weft retries it", zap.String("event", "projection.unknown_fate"),
 			zap.String("reason", string(r.fault.Reason)), zap.Error(r.fault.Err), spanlog.IDs(ctx))
 		return r.out, nil
+	}
+}
+
+// address names the server in outcomes of which none is final: they may begin an outage.
+func (r *run) address() {
+	if slices.ContainsFunc(r.out, func(o outbox.Outcome) bool { return o.Verdict != outbox.Retry }) {
+		return
+	}
+	begin := "Elasticsearch at " + r.s.host() + ": "
+	for i := range r.out {
+		r.out[i].Detail = outbox.OneLine(begin+r.out[i].Detail, maxDetail)
 	}
 }
 

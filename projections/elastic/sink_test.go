@@ -398,6 +398,9 @@ func TestItemsThatAllComeBackAreReported(t *testing.T) {
 				t.Errorf("%d documents, %d statuses: got error %v, want the outcomes alone", n, kinds+1, err)
 			}
 			wantOutcomes(t, got, want)
+			if at := "Elasticsearch at " + s.host() + ": status "; !strings.HasPrefix(got[n-1].Detail, at) {
+				t.Errorf("%d documents, %d statuses: got %q, want it to begin with %q", n, kinds+1, got[n-1].Detail, at)
+			}
 		}
 	}
 }
