@@ -41,15 +41,15 @@ func TestCommandsWithoutTheSchema(t *testing.T) {
 func TestCommandsInASchemaWhoseNameNeedsQuotes(t *testing.T) {
 	t.Parallel()
 	base := testenv.Database(t)
-	if _, err := testenv.Pool(t, base).Exec(t.Context(), `create schema "Shop"`); err != nil {
+	if _, err := testenv.Pool(t, base).Exec(t.Context(), `create schema "My App"`); err != nil {
 		t.Fatal(err)
 	}
-	url, err := postgres.InSchema(base, `"Shop"`)
+	url, err := postgres.InSchema(base, `"My App"`)
 	if err != nil {
 		t.Fatal(err)
 	}
 	env := []string{"DATABASE_URL=" + url, "WEFT_PROJECTIONS=chronicle_events_to_entries"}
-	for _, command := range []string{"migrate up", "doctor", "support-bundle --out " + t.TempDir() + "/b.tar.gz", "uninstall --yes"} {
+	for _, command := range []string{"migrate up", "doctor", "outbox list", "verify", "failed list", "prune --older-than 1d", "audit", "support-bundle --out " + t.TempDir() + "/b.tar.gz", "uninstall --yes"} {
 		if r := weft(t, env, strings.Fields(command)...); r.code != 0 || strings.Contains(r.out+r.errOut, "does not exist") {
 			t.Errorf("%s: got %+v", command, r)
 		}

@@ -6,20 +6,20 @@ import (
 )
 
 // InSchema returns the address of a database, as [ParseURL] reads it, with a search_path of one
-// schema. The name of the schema needs no quotes.
+// schema, whose name is given as SQL has it.
 func InSchema(raw, schema string) (string, error) {
 	norm, err := Normalize(raw)
 	if err != nil {
 		return "", err
 	}
 	if !strings.HasPrefix(norm, "postgres://") {
-		return norm + " search_path=" + schema, nil // the last of two wins
+		return norm + " search_path='" + strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(schema) + "'", nil // the last of two wins
 	}
 	target, query, _ := strings.Cut(norm, "?")
-	params, err := url.ParseQuery(query)
+	params, err := url.ParseQuery(strings.ReplaceAll(query, "+", "%2B")) // which is no space there
 	if err != nil {
 		return "", errURL
 	}
 	params.Set("search_path", schema)
-	return target + "?" + params.Encode(), nil
+	return target + "?" + strings.ReplaceAll(params.Encode(), "+", "%20"), nil
 }

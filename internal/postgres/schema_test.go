@@ -26,6 +26,23 @@ func TestInSchema(t *testing.T) {
 			t.Errorf("%s: got %s: %s of %s at %s, with search_path %q", raw, got, cc.Database, cc.User, cc.Host, cc.RuntimeParams["search_path"])
 		}
 	}
+	// A space in a parameter is %20: + is a plus sign.
+	const schema = `"My App's \ schema"`
+	for _, raw := range []string{"postgres://a@h/d?options=-c%20geqo%3Doff&application_name=a%2Bb+c", "host=h user=a dbname=d options='-c geqo=off' application_name=a+b+c"} {
+		got, err := postgres.InSchema(raw, schema)
+		if err != nil {
+			t.Fatalf("%s: %v", raw, err)
+		}
+		cfg, err := postgres.ParseURL(got)
+		if err != nil {
+			t.Fatalf("%s: %v", got, err)
+		}
+		for name, want := range map[string]string{"search_path": schema, "options": "-c geqo=off", "application_name": "a+b+c"} {
+			if have := cfg.ConnConfig.RuntimeParams[name]; have != want {
+				t.Errorf("%s: got %s, with %s %q, want %q", raw, got, name, have, want)
+			}
+		}
+	}
 	if _, err := postgres.InSchema("mysql://h/d", "shard_1"); err == nil {
 		t.Error("a URL of another kind: got no error")
 	}
