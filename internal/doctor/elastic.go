@@ -310,11 +310,6 @@ func (e *examination) nameless(ctx context.Context, s *server, t target) error {
 	return nil
 }
 
-// newest returns the name with the highest number at its end.
-func newest(names []string) string {
-	return slices.MaxFunc(names, func(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b)) })
-}
-
 // asked returns a command that takes a reason.
 func asked(command string) string { return "`weft " + command + ` --by YOU --why "…"` + "`" }
 

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -44,6 +45,11 @@ type index struct {
 			} `json:"translog"`
 		} `json:"index"`
 	} `json:"settings"`
+}
+
+// newest returns the name with the highest number at its end.
+func newest(names []string) string {
+	return slices.MaxFunc(names, func(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b)) })
 }
 
 // copies tells of an index whose writes wait for more active copies of a shard than there are. Each waits a minute and is
