@@ -12,9 +12,10 @@
 //   - What an outage repeats is thinned out, by what it is about: ten lines as they come,
 //     then the newest one per minute, with how many were left out in left_out. The last
 //     word gets out, at [zap.Logger.Sync] at the latest. So are the lines about events and
-//     batches below error, by what became of them and why, from the hundredth of a minute
-//     on, unless the level is debug: lines and left_out add up to what happened. No other
-//     line is ever left out: no event that failed, no reclaim, no change of leadership.
+//     batches below error, by what became of them and why, and about entities that could not
+//     be settled, from the hundredth of a minute on, unless the level is debug: lines and
+//     left_out add up to what happened. No other line is ever left out: no event that failed,
+//     no reclaim, no change of leadership.
 //
 //   - Nobody waits for the reader of the log, beyond a twentieth of a second once. Lines wait for it, up
 //     to a mebibyte; what comes then is dropped and counted, and a line says how many they were. Until

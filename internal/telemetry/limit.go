@@ -132,12 +132,15 @@ func (l *limiter) key(e zapcore.Entry, fields []zapcore.Field) (key string, burs
 	if f, ok := families[event]; ok {
 		return f.name + "\x00" + scope() + "\x00" + text(fields, f.by), limitBurst
 	}
-	about := event == "projection.event" || event == "projection.batch"
-	// An error is a dead letter. At debug somebody wants to see each line.
-	if !about || e.Level > zapcore.WarnLevel || l.Enabled(zapcore.DebugLevel) {
+	switch {
+	case l.Enabled(zapcore.DebugLevel): // somebody wants to see each line
 		return "", 0
+	case event == "projection.event" && e.Level > zapcore.WarnLevel: // a dead letter
+		return "", 0
+	case event == "projection.event", event == "projection.batch", event == "outbox.settle_left":
+		return event + "\x00" + scope() + "\x00" + e.Level.String() + "\x00" + text(fields, "result") + "\x00" + text(fields, "reason"), eventBurst
 	}
-	return event + "\x00" + scope() + "\x00" + e.Level.String() + "\x00" + text(fields, "result") + "\x00" + text(fields, "reason"), eventBurst
+	return "", 0
 }
 
 func text(fields []zapcore.Field, key string) string {

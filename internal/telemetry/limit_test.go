@@ -146,6 +146,23 @@ func TestOtherLinesAreAllThere(t *testing.T) {
 	})
 }
 
+// Somebody may lock a whole table, and each of its entities is left.
+func TestStormOfEntitiesThatAreLeft(t *testing.T) {
+	t.Parallel()
+	for level, want := range map[string]int{"info": 101, "debug": 300} {
+		synctest.Test(t, func(t *testing.T) {
+			tel, b := setup(t, telemetry.Options{Level: level})
+			for range 300 {
+				tel.Log.Error("an entity could not be settled", zap.String("event", "outbox.settle_left"), zap.String("projection", "search"))
+			}
+			_ = tel.Log.Sync()
+			if got := lines(t, b); len(got) != want || level == "info" && got[100]["left_out"] != 199.0 {
+				t.Errorf("%s: got %d lines, want %d that tell of 300: %v", level, len(got), want, got[len(got)-1])
+			}
+		})
+	}
+}
+
 // Lines about events and batches are summed up by what became of them and why; none is left out
 // while somebody looks at debug.
 func TestStormOfEvents(t *testing.T) {
