@@ -129,7 +129,6 @@ order by name, rank`
 // a session begins.
 var endingTimeouts = map[string]string{
 	"idle_session_timeout":                "ends idle connections, and the lock session behind a pooler that swallows weft's own setting",
-	"transaction_timeout":                 "ends transactions of weft that wait for a lock or a slow disk",
 	"idle_in_transaction_session_timeout": "ends the lock session behind a pooler that swallows weft's own setting",
 }
 

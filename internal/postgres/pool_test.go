@@ -51,6 +51,28 @@ func TestTimesAreReadWhateverTheDateStyle(t *testing.T) {
 	}
 }
 
+// weft bounds each statement itself. The setting would end the session as well, and what took too long would not be
+// repeated with less.
+func TestTransactionTimeoutOfTheDatabaseDoesNotHold(t *testing.T) {
+	t.Parallel()
+	if testenv.PostgresMajor(t) < 17 {
+		t.Skip("transaction_timeout came with PostgreSQL 17")
+	}
+	url := testenv.Database(t)
+	_, err := testenv.Pool(t, url).Exec(t.Context(), "do $$ begin execute format('alter database %I set transaction_timeout = %L', current_database(), '50ms'); end $$")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool, err := postgres.NewPool(t.Context(), url, postgres.Options{MaxConns: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	if _, err := pool.Exec(t.Context(), "select pg_sleep(0.2)"); err != nil {
+		t.Errorf("a statement of 200 ms: %v", err)
+	}
+}
+
 // Behind a proxy a session may lead to a server that has become a standby, until the proxy notices.
 func TestReadOnlySessionIsNotUsedAgain(t *testing.T) {
 	t.Parallel()

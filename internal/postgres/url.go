@@ -83,8 +83,12 @@ func ParseURL(raw string) (*pgxpool.Config, error) {
 //
 // The server translates texts where the database, or a setting of the role, has another encoding: weft would take them for
 // UTF-8. A database in SQL_ASCII has no encoding, and would only refuse what is no UTF-8.
+//
+// A transaction_timeout, which servers before PostgreSQL 17 do not know, ends the session with the statement: weft bounds its
+// statements itself, and repeats with less what took too long.
 func begin(ctx context.Context, c *pgconn.PgConn) error {
-	sql := "set row_security = off; set quote_all_identifiers = off"
+	sql := "set row_security = off; set quote_all_identifiers = off; " +
+		"select set_config('transaction_timeout', '0', false) where current_setting('transaction_timeout', true) <> '0'"
 	if c.ParameterStatus("client_encoding") != "UTF8" && c.ParameterStatus("server_encoding") != "SQL_ASCII" {
 		sql += "; set client_encoding to 'UTF8'"
 	}

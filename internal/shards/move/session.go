@@ -41,7 +41,7 @@ func connect(ctx context.Context, url string) (*pgx.Conn, error) {
 	// Not every server knows these. The session idles while the other server works, and must end soon
 	// after the command that wanted it.
 	_, err = conn.Exec(ctx, `select set_config(name, case name when 'client_connection_check_interval' then '2s' else '0' end, false)
-		from unnest(array['idle_session_timeout', 'transaction_timeout', 'client_connection_check_interval']) name
+		from unnest(array['idle_session_timeout', 'client_connection_check_interval']) name
 		where current_setting(name, true) is not null`)
 	if err != nil {
 		closeSession(ctx, conn)
