@@ -248,7 +248,7 @@ func (p *pruner) dropAll(ctx context.Context, parts []outbox.Partition) error {
 
 // detach drops a day on a session of its own, where statements may take as long as --wait says.
 func (p *pruner) detach(ctx context.Context, part outbox.Partition) (dropped bool, err error) {
-	conn, err := postgres.Connect(ctx, p.url, postgres.Options{AppName: "weft/prune", Statement: p.flags.wait})
+	conn, err := postgres.Connect(ctx, p.url, postgres.Options{AppName: "weft/prune", Statement: p.flags.wait, Lock: p.flags.wait})
 	if err != nil {
 		return false, err
 	}

@@ -140,6 +140,33 @@ func TestPruneByARoleThatOwnsNothing(t *testing.T) {
 	}
 }
 
+// A session waits 3 s for locks unless it is told otherwise.
+func TestPruneWaitsForReadersOfTheHistory(t *testing.T) {
+	t.Parallel()
+	dsn, owner := finishedSite(t)
+	tx, err := owner.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), "select count(*) from search_outbox_history"); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan result, 1)
+	go func() {
+		ended <- weft(t, []string{"DATABASE_URL=" + dsn}, "prune", "--older-than=30d", "--projection=search_index_to_elastic", "--wait=10m")
+	}()
+	testenv.Eventually(t, func() bool {
+		return len(ended) > 0 || text(t, owner, `select exists (select from pg_stat_activity where datname = current_database()
+			and application_name = 'weft/prune' and query like '%detach partition%' and clock_timestamp() - query_start > interval '3.2 s')::text`) == "true"
+	}, "the command waits for longer than that")
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if r := <-ended; r.code != 0 || text(t, owner, leftFinished) != "10 10 1" {
+		t.Errorf("got %+v, left %s; want today's", r, text(t, owner, leftFinished))
+	}
+}
+
 // TestPruneInterrupted stops between two batches, and the audit says how far it came.
 func TestPruneInterrupted(t *testing.T) {
 	t.Parallel()
