@@ -34,7 +34,7 @@ type prunedByProject struct {
 	Table      string            `json:"table"`
 	Partitions []prunedPartition `json:"partitions"` // of the history: dropped, or to be dropped
 	Deleted    int64             `json:"deleted"`    // done events of the outbox table; of a dry run: to be deleted
-	Outcome    string            `json:"outcome"`    // finished, dry run, interrupted, broken off by an error
+	Outcome    string            `json:"outcome"`    // finished, finished but for days in use, dry run, interrupted, broken off by an error
 	AuditID    int64             `json:"audit_id"`   // 0 of a dry run
 }
 
@@ -68,9 +68,9 @@ stay. Works from any host, beside a leader, and may be interrupted and repeated.
 Days of the history go without shutting anybody out: the owner of the tables detaches them
 concurrently, which waits up to --wait for transactions that read the history; a role with
 the right (weft migrate grant ROLE --retention …) drops them when nobody uses the history.
-Rows go in small batches, at --rate, from one end of the table to the other. The space is
-free for new events afterwards; the files do not shrink. What was removed is kept in
-weft_audit.
+A day that is in use stays until the next run, with the days after it. Rows go all the same,
+in small batches, at --rate, from one end of the table to the other. The space is free for
+new events afterwards; the files do not shrink. What was removed is kept in weft_audit.
 
 The leader does the same once an hour when outbox.retention is set.
 
@@ -122,6 +122,7 @@ type pruner struct {
 	flags pruneFlags
 	out   *prunedByProject
 	meter *meter
+	inUse error // of the day at which the removal of days ended
 }
 
 func (a *app) prune(ctx context.Context, cfg config.Config, pool *pgxpool.Pool, f pruneFlags) (err error) {
@@ -129,6 +130,7 @@ func (a *app) prune(ctx context.Context, cfg config.Config, pool *pgxpool.Pool, 
 	if f.projection != "" {
 		names = []string{f.projection}
 	}
+	var inUse error
 	out := pruned{DryRun: f.dryRun, By: f.by, OlderThanSecs: time.Duration(f.olderThan).Seconds(), Projections: []prunedByProject{}}
 	for _, name := range names {
 		table := cfg.Registry().Table(name)
@@ -138,6 +140,7 @@ func (a *app) prune(ctx context.Context, cfg config.Config, pool *pgxpool.Pool, 
 		if events, err = outbox.OpenFinishedEvents(ctx, pool, table, cfg.Database.Timeout); err == nil {
 			p := &pruner{FinishedEvents: events, url: cfg.Database.URL.Reveal(), flags: f, out: one, meter: newMeter(a.stderr, name)}
 			err = p.run(ctx)
+			inUse = cmp.Or(inUse, p.inUse)
 		}
 		if err != nil {
 			break
@@ -148,16 +151,20 @@ func (a *app) prune(ctx context.Context, cfg config.Config, pool *pgxpool.Pool, 
 		_ = out.write(a.stderr)
 		return err
 	}
-	if err = a.show(out, out.write); err == nil && interrupted {
-		err = &exitError{exitTryAgain, "interrupted: what is removed stays removed; run the command again for the rest"}
+	switch err = a.show(out, out.write); {
+	case err != nil:
+		return err
+	case interrupted:
+		return &exitError{exitTryAgain, "interrupted: what is removed stays removed; run the command again for the rest"}
 	}
-	return err
+	return inUse
 }
 
 // The outcomes of a removal, in the audit and in the JSON form.
 const (
 	pruneFinished    = "finished"
 	pruneRunning     = "running"
+	pruneInUse       = "finished but for days in use"
 	pruneDry         = "dry run"
 	pruneInterrupted = "interrupted"
 	pruneBroken      = "broken off by an error"
@@ -196,6 +203,8 @@ func (p *pruner) run(ctx context.Context) error {
 		p.out.Outcome = pruneInterrupted
 	case err != nil:
 		p.out.Outcome = pruneBroken
+	case p.inUse != nil:
+		p.out.Outcome = pruneInUse
 	}
 	return errors.Join(err, p.end(context.WithoutCancel(ctx)))
 }
@@ -212,7 +221,7 @@ func describePartition(p outbox.Partition) prunedPartition {
 	return prunedPartition{Name: p.Name, From: p.From.UTC(), Until: p.Until.UTC(), Bytes: p.Bytes, Estimate: p.Estimate}
 }
 
-// dropAll drops days of the history.
+// dropAll drops days of the history, up to one that is in use: the same transactions would be waited for again.
 func (p *pruner) dropAll(ctx context.Context, parts []outbox.Partition) error {
 	if len(parts) == 0 {
 		return nil
@@ -235,7 +244,8 @@ func (p *pruner) dropAll(ctx context.Context, parts []outbox.Partition) error {
 		}
 		switch pg, ok := errors.AsType[*pgconn.PgError](err); {
 		case ok && slices.Contains([]string{pgerrcode.LockNotAvailable, pgerrcode.QueryCanceled}, pg.Code):
-			return &exitError{exitTryAgain, fmt.Sprintf("%s is in use: transactions read or write the history (%s); run the command again", part.Name, pg.Message)}
+			p.inUse = &exitError{exitTryAgain, fmt.Sprintf("%s is in use: transactions read or write the history (%s); run the command again", part.Name, pg.Message)}
+			return nil
 		case err != nil:
 			return err
 		}
@@ -279,7 +289,7 @@ func (r pruned) write(w io.Writer) error {
 	for _, p := range r.Projections {
 		fmt.Fprintf(w, "%s: %s %sdeleted from %s, %s of the history %sdropped", p.Projection, records.Counted(p.Deleted, "1 done event", "%d done events"),
 			would, p.Table, records.Counted(len(p.Partitions), "1 day", "%d days"), would)
-		if p.Outcome == pruneInterrupted || p.Outcome == pruneBroken {
+		if p.Outcome != pruneFinished && p.Outcome != pruneDry {
 			fmt.Fprintf(w, "; %s", p.Outcome)
 		}
 		fmt.Fprintln(w)

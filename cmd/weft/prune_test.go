@@ -123,11 +123,17 @@ func TestPruneByARoleThatOwnsNothing(t *testing.T) {
 	if _, err := tx.Exec(t.Context(), "select count(*) from search_outbox_history"); err != nil {
 		t.Fatal(err)
 	}
-	if r := weft(t, env, "prune", "--older-than=30d"); r.code != exitTryAgain || !strings.Contains(r.errOut, "is in use") {
-		t.Errorf("beside a reader: got %+v, want code %d", r, exitTryAgain)
+	inUse := func(r result, days string) {
+		t.Helper()
+		if r.code != exitTryAgain || !strings.Contains(r.out, days+" of the history dropped; finished but for days in use\nchronicle_events_to_entries: 0 ") ||
+			!strings.Contains(r.errOut, "is in use") {
+			t.Errorf("beside a reader: got %+v, want code %d, and %s removed", r, exitTryAgain, days)
+		}
 	}
-	if r := weft(t, []string{"DATABASE_URL=" + dsn}, "prune", "--older-than=30d", "--wait=1s"); r.code != exitTryAgain || !strings.Contains(r.errOut, "is in use") {
-		t.Errorf("as the owner beside a reader: got %+v, want code %d", r, exitTryAgain)
+	inUse(weft(t, env, "prune", "--older-than=45d"), "5 done events deleted from search_outbox_events, 0 days")
+	inUse(weft(t, []string{"DATABASE_URL=" + dsn}, "prune", "--older-than=30d", "--wait=1s"), "5 done events deleted from search_outbox_events, 0 days")
+	if got := text(t, owner, `select string_agg(detail->>'outcome', ', ' order by id) from weft_audit where action = 'prune' and projection = 'search_index_to_elastic'`); got != "broken off by an error, finished but for days in use, finished but for days in use" {
+		t.Errorf("audit: got %q", got)
 	}
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
