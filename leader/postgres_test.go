@@ -220,6 +220,17 @@ func TestTransactionTimeoutOfTheDatabaseDoesNotEndTheSession(t *testing.T) {
 	if err := lock.(*pgSession).conn.QueryRow(t.Context(), "show transaction_timeout").Scan(&got); err != nil || got != "0" {
 		t.Errorf("transaction_timeout of the lock session: got %q, %v, want 0", got, err)
 	}
+
+	// A session without a value of its own follows what is set for the server while it lives.
+	s.exec(t, "do $$ begin execute format('alter database %I reset transaction_timeout', current_database()); end $$")
+	later, err := openSession(t.Context(), cfg, s.dial(cfg))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer later.close(t.Context())
+	if err := later.(*pgSession).conn.QueryRow(t.Context(), "select source from pg_settings where name = 'transaction_timeout'").Scan(&got); err != nil || got != "session" {
+		t.Errorf("transaction_timeout is that of the %s, %v, want the session's own", got, err)
+	}
 }
 
 func TestTermBeginsWhateverTheDateStyleOfTheRole(t *testing.T) {

@@ -62,7 +62,7 @@ func (s *pgSession) applySettings(ctx context.Context) error {
 		union all
 		select set_config('synchronous_commit', 'on', false) where current_setting('synchronous_commit') = 'off'
 		union all
-		select set_config('transaction_timeout', '0', false) where current_setting('transaction_timeout', true) <> '0'`,
+		select set_config('transaction_timeout', '0', false) where current_setting('transaction_timeout', true) is not null`,
 		pgx.QueryExecModeExec, names, values)
 	return s.wrap("session settings", err)
 }

@@ -73,6 +73,23 @@ func TestTransactionTimeoutOfTheDatabaseDoesNotHold(t *testing.T) {
 	}
 }
 
+// A session follows what is set for the server while it lives, unless it has a value of its own.
+func TestTransactionTimeoutOfALaterTimeDoesNotHold(t *testing.T) {
+	t.Parallel()
+	if testenv.PostgresMajor(t) < 17 {
+		t.Skip("transaction_timeout came with PostgreSQL 17")
+	}
+	pool, err := postgres.NewPool(t.Context(), testenv.Database(t), postgres.Options{MaxConns: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	var got string
+	if err := pool.QueryRow(t.Context(), "select source from pg_settings where name = 'transaction_timeout'").Scan(&got); err != nil || got != "session" {
+		t.Errorf("transaction_timeout is that of the %s, %v, want the session's own", got, err)
+	}
+}
+
 // Behind a proxy a session may lead to a server that has become a standby, until the proxy notices.
 func TestReadOnlySessionIsNotUsedAgain(t *testing.T) {
 	t.Parallel()

@@ -88,7 +88,7 @@ func ParseURL(raw string) (*pgxpool.Config, error) {
 // statements itself, and repeats with less what took too long.
 func begin(ctx context.Context, c *pgconn.PgConn) error {
 	sql := "set row_security = off; set quote_all_identifiers = off; " +
-		"select set_config('transaction_timeout', '0', false) where current_setting('transaction_timeout', true) <> '0'"
+		"select set_config('transaction_timeout', '0', false) where current_setting('transaction_timeout', true) is not null"
 	if c.ParameterStatus("client_encoding") != "UTF8" && c.ParameterStatus("server_encoding") != "SQL_ASCII" {
 		sql += "; set client_encoding to 'UTF8'"
 	}
