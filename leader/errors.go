@@ -41,7 +41,7 @@ var (
 
 	// errNoTriggers refuses a session in which the fence does not follow the epoch.
 	errNoTriggers = errors.New("session_replication_role is replica for weft's role: the trigger that moves the fence does not fire; " +
-		"reset it, as in `alter role weft reset session_replication_role`, or `alter database`, wherever pg_db_role_setting has it")
+		"reset it, as in `alter role weft reset session_replication_role`, or `alter database`, wherever pg_db_role_setting has it, or `alter system`")
 )
 
 // RemedyElsewhere is what to do about [State.LockElsewhere].

@@ -16,9 +16,13 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/daemon"
 	"github.com/samuelhu324-dev/weft/internal/telemetry"
 	"github.com/samuelhu324-dev/weft/internal/testenv"
+	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 )
 
-func TestMain(m *testing.M) { testenv.Main(m) }
+func TestMain(m *testing.M) {
+	stack.GuardIfAsked()
+	testenv.Main(m)
+}
 
 // A flag is the one way to hand a switch to a test binary.
 var _ = flag.Bool("update", false, "write the golden files instead of comparing with them")

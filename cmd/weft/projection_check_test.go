@@ -2,12 +2,15 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv"
+	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
+	"github.com/samuelhu324-dev/weft/migrations"
 )
 
 // Each finding names the line of the configuration, what is wrong and what to do.
@@ -118,6 +121,35 @@ func TestProjectionCheckNames(t *testing.T) {
 				t.Errorf("exit %d, want %d with %q: %s%s", r.code, code, tc.want, out, r.errOut)
 			}
 		})
+	}
+}
+
+// A setting of the whole server is in no catalog of roles and databases. The server is this test's own.
+func TestProjectionCheckNamesAServerThatFiresNoTriggers(t *testing.T) {
+	t.Parallel()
+	own, err := stack.Start(t.Context(), stack.Options{Progress: io.Discard, Quick: true, ElasticURL: testenv.ElasticURL(t),
+		Versions: stack.Versions{PostgresMajor: testenv.PostgresMajor(t)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := own.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if _, err := migrations.Up(t.Context(), own.DatabaseURL()); err != nil {
+		t.Fatal(err)
+	}
+	s := newShopIn(t, own.DatabaseURL())
+	for _, sql := range []string{"alter system set session_replication_role = replica", "select pg_reload_conf()"} {
+		s.exec(sql)
+	}
+	const want = "warning: outbox.table: every role of this server has session_replication_role = replica in its settings: what it writes fires no trigger; " +
+		"alter system set session_replication_role = origin; select pg_reload_conf() ("
+	var r result
+	testenv.Eventually(t, func() bool { r = weft(t, s.env, "projection", "check"); return strings.Contains(r.out, want) }, "the setting is named")
+	if n := strings.Count(r.out, "session_replication_role"); n != 2 {
+		t.Errorf("the setting and its remedy are named once: %s", r.out)
 	}
 }
 

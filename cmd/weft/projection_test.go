@@ -44,7 +44,11 @@ type shop struct {
 
 func newShop(t *testing.T) *shop {
 	t.Helper()
-	dsn := testenv.Database(t)
+	return newShopIn(t, testenv.Database(t))
+}
+
+func newShopIn(t *testing.T, dsn string) *shop {
+	t.Helper()
 	s := &shop{t: t, pool: testenv.Pool(t, dsn), index: testenv.Index(t), file: filepath.Join(t.TempDir(), "weft.yaml")}
 	s.env = []string{"DATABASE_URL=" + dsn, "ELASTIC_URL=" + testenv.ElasticURL(t), "WEFT_CONFIG=" + s.file, "OUTBOX_METRICS_PORT=0", "WEFT_GROUP=shop"}
 	s.exec(shopTables)
