@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/samuelhu324-dev/weft/outbox"
 )
@@ -20,11 +21,20 @@ type settler struct {
 	mu    sync.Mutex
 	calls []string // since the last lose
 	at    int      // the call of which the answer is lost; 0 for none
-	made  bool     // it changes something first
+	made  string   // when the server makes it
 	err   error    // in place of the answer
+	late  func() error
 }
 
-func (s *settler) lose(at int, made bool, err error) {
+// When the server makes a call whose answer is lost: never, before it is lost, or right before the next call that may
+// change something.
+const (
+	madeNever  = "Never"
+	madeAtOnce = "AtOnce"
+	madeLate   = "Late"
+)
+
+func (s *settler) lose(at int, made string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.calls, s.at, s.made, s.err = nil, at, made, err
@@ -39,12 +49,21 @@ func (s *settler) since() []string {
 func (s *settler) call(name string, f func() error) error {
 	s.mu.Lock()
 	s.calls = append(s.calls, name)
-	lost, made, err := len(s.calls) == s.at, s.made, s.err
+	lost, made, err, late := len(s.calls) == s.at, s.made, s.err, s.late
+	if name != "resolve" {
+		s.late = nil
+		if lost && made == madeLate {
+			s.late = f
+		}
+	}
 	s.mu.Unlock()
+	if name != "resolve" && late != nil {
+		_ = late()
+	}
 	if !lost {
 		return f()
 	}
-	if made {
+	if made == madeAtOnce {
 		_ = f()
 	}
 	return err
@@ -137,7 +156,7 @@ func TestEntityTooSlowToSettleStandsAlone(t *testing.T) {
 }
 
 // A settle that is split makes many calls. Whichever answer is lost, before or after the call has
-// changed something, every event is projected and counted once, and no lease stays.
+// changed something, or while it is yet to do so, every event is projected and counted once, and no lease stays.
 func TestLostAnswerToAnyCallOfASplitSettle(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -146,8 +165,8 @@ func TestLostAnswerToAnyCallOfASplitSettle(t *testing.T) {
 	}{
 		"Slow": {canceled, errLost}, "SlowAgain": {canceled, context.DeadlineExceeded}, "Refused": {"23514", errLost},
 	} {
-		for made, when := range map[bool]string{false: "Before", true: "After"} {
-			t.Run(name+when, func(t *testing.T) {
+		for _, made := range []string{madeNever, madeAtOnce, madeLate} {
+			t.Run(name+made, func(t *testing.T) {
 				t.Parallel()
 				var s *settler
 				r := setup(t, settling(&s), func(o *options) { o.Concurrency = 1 })
@@ -206,5 +225,38 @@ func TestRefusedRowCostsSomeHalves(t *testing.T) {
 				t.Errorf("left %v, want the one with the database's words", left)
 			}
 		})
+	}
+}
+
+// While the leases are locked a batch waits as a whole, and the log tells of it.
+func TestSettleWaitsForLockedLeases(t *testing.T) {
+	t.Parallel()
+	var s *settler
+	r := setup(t, settling(&s), func(o *options) { o.Concurrency, o.timeout = 1, 400*time.Millisecond })
+	r.enqueueMany(60, 0)
+	locked := make(chan pgx.Tx, 1)
+	r.store.onSettle = sync.OnceValue(func() error {
+		tx, err := r.pool.Begin(context.Background())
+		if err == nil {
+			_, err = tx.Exec(context.Background(), "lock table weft_lease in access exclusive mode")
+		}
+		locked <- tx
+		return err
+	})
+	r.start()
+	tx := <-locked
+	r.eventually(func() bool { return len(r.lines("outbox.settle_fault")) > 0 }, "the log to tell of it")
+	r.eventually(func() bool { return len(s.since()) > 4 }, "the settle to be repeated")
+	calls := s.since()
+	if err := tx.Rollback(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	r.await(map[string]int{"done": 60})
+	r.noLeases()
+	if n := len(slices.DeleteFunc(calls, func(call string) bool { return call == "resolve" })); n > 2 {
+		t.Errorf("%d calls that change something, want one settle and one split: %v", n, calls)
+	}
+	if n := len(r.lines("outbox.settle_left")); n > 0 {
+		t.Errorf("%d entities are said to be in the way", n)
 	}
 }

@@ -158,11 +158,11 @@ func TestLeaseThatOneEntitySlowsHoldsUpNobody(t *testing.T) {
 // short one. What comes behind them goes on.
 func TestRowsOfASplitSettleHoldUpNobody(t *testing.T) {
 	t.Parallel()
-	r := setup(t, func(o *options) { o.timeout, o.Grace = 2*time.Second, time.Millisecond })
+	r := setup(t, func(o *options) { o.BatchSize, o.timeout, o.Grace = 64, 2*time.Second, time.Millisecond })
 	r.exec(`create function slow() returns trigger language plpgsql as $$ begin
 		if new.event_version < 1000 then perform pg_sleep(10); end if; return new; end $$`)
 	r.exec("create trigger slow before update on search_outbox_events for each row execute function slow()")
-	for range 4 {
+	for range 4 { // one batch
 		r.enqueueLater(newKey(), 64)
 	}
 	r.start()
