@@ -1,5 +1,7 @@
 package outbox
 
+import "strings"
+
 // Reason says why an attempt did not end in done. The set is closed: these are
 // the only values of the reason label and of the column error_reason, so that a
 // dashboard can name them all. The details belong in error, logs and traces.
@@ -44,6 +46,9 @@ func (r Reason) Transient() bool {
 		return false
 	}
 }
+
+// Elastic reports whether r is met at Elasticsearch alone.
+func (r Reason) Elastic() bool { return strings.HasPrefix(string(r), "es_") }
 
 // Noop says why an event that is done changed nothing at its destination. It is
 // the reason label of outbox_idempotent_noop_total.

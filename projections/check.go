@@ -261,8 +261,12 @@ func (c *checker) index(ctx context.Context, sink *elastic.Sink) {
 // template tells of an index template of the server that spoils an index of a definition that is right by itself.
 func (c *checker) template(ctx context.Context, sink *elastic.Sink) {
 	found, err := sink.Template(ctx)
+	if errors.Is(err, elastic.ErrUnchecked) {
+		return // as the definition, which has been told of
+	}
 	if err != nil {
-		return // what the definition has been asked about just before
+		c.warn("index.name", "the index templates of the server are not checked: "+err.Error(), "")
+		return
 	}
 	applies := fmt.Sprintf("the index template %q of the server applies to %s-v1", found.Name, sink.Index())
 	if found.Refusal != "" {

@@ -202,8 +202,9 @@ from pg_db_role_setting s left join pg_roles r on r.oid = s.setrole
 where s.setdatabase in (0, (select oid from pg_database where datname = current_database()))
   and 'session_replication_role=replica' = any(s.setconfig)
 union all
-select 'role', 'every role of this server', 'alter system set session_replication_role = origin; select pg_reload_conf()'
-from pg_settings where name = 'session_replication_role' and setting = 'replica' and source = 'configuration file'
+select 'role', 'every role of this server', case source when 'command line' then 'start it without -c session_replication_role=replica'
+       else 'alter system set session_replication_role = origin; select pg_reload_conf()' end
+from pg_settings where name = 'session_replication_role' and setting = 'replica' and source in ('configuration file', 'command line')
 union all
 select 'outbox', table_name::text, '' from weft_outbox
 where to_regclass(source) = to_regclass($2) and table_name <> $1 and not table_name = any($3)

@@ -113,7 +113,7 @@ func (s *Index) Unread() error {
 	return nil
 }
 
-// read has the source read, and notes whether it could.
+// read reads from the source, and notes whether it could.
 func (s *Index) read(ctx context.Context, a *arena, events []outbox.Event) (int, error) {
 	n, err := s.source.read(ctx, a, events)
 	switch _, fault := errors.AsType[*outbox.Fault](err); {

@@ -246,6 +246,9 @@ func TestServerWhoseAnswersCannotBeRead(t *testing.T) {
 	if r := weft(t, env, "verify"); r.code != exitUnavailable || !strings.Contains(r.errOut, want) {
 		t.Errorf("got %+v, want code %d and %q", r, exitUnavailable, want)
 	}
+	if r := weft(t, env, "doctor"); r.code != exitBad || !strings.Contains(r.out, "no use: the answer cannot be read: unexpected end of JSON input") {
+		t.Errorf("doctor: got %+v, want code %d and that the answer cannot be read", r, exitBad)
+	}
 }
 
 // TestServerWhoseAnswersDoNotEnd: a proxy may send on and on. Commands read no more than an answer may have, and name the server.

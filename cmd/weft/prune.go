@@ -68,9 +68,10 @@ stay. Works from any host, beside a leader, and may be interrupted and repeated.
 Days of the history go without shutting anybody out: the owner of the tables detaches them
 concurrently, which waits up to --wait for transactions that read the history; a role with
 the right (weft migrate grant ROLE --retention …) drops them when nobody uses the history.
-A day that is in use stays until the next run, with the days after it. Rows go all the same,
-in small batches, at --rate, from one end of the table to the other. The space is free for
-new events afterwards; the files do not shrink. What was removed is kept in weft_audit.
+A day that is in use stays until the next run, with the days after it; one that the owner
+has begun to detach is out of sight until then. Rows go all the same, in small batches, at
+--rate, from one end of the table to the other. The space is free for new events afterwards;
+the files do not shrink. What was removed is kept in weft_audit.
 
 The leader does the same once an hour when outbox.retention is set.
 
@@ -221,7 +222,7 @@ func describePartition(p outbox.Partition) prunedPartition {
 	return prunedPartition{Name: p.Name, From: p.From.UTC(), Until: p.Until.UTC(), Bytes: p.Bytes, Estimate: p.Estimate}
 }
 
-// dropAll drops days of the history, up to one that is in use: the same transactions would be waited for again.
+// dropAll drops days of the history, up to one that is in use: for the next ones it would wait for the same transactions.
 func (p *pruner) dropAll(ctx context.Context, parts []outbox.Partition) error {
 	if len(parts) == 0 {
 		return nil

@@ -2,7 +2,6 @@ package observe
 
 import (
 	"context"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -38,7 +37,7 @@ func (o *Observer) Phase(before, now schedule.State, batch *Batch) {
 	case now.Phase == before.Phase:
 	case now.Phase == schedule.Outage && before.Phase != schedule.Trial:
 		message := "destination unusable: nothing is sent until it answers"
-		if !strings.HasPrefix(string(now.Reason), "es_") { // what is read and written may both be in Postgres
+		if !now.Reason.Elastic() { // what is read and written may both be in Postgres
 			message = "source or destination unusable, as the error says: nothing is sent until it answers"
 		}
 		o.log.Warn(message,

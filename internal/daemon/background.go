@@ -276,9 +276,10 @@ func (d *daemon) attend(ctx context.Context, l projector) error {
 		}
 		err := p.Ready(ctx)
 		if s := l.pipeline.State(); err == nil && (s.Phase == schedule.Outage || s.Phase == schedule.Trial) {
-			if err = unread(p); err == nil {
+			switch err = unread(p); {
+			case err == nil, s.Reason.Elastic():
 				err = errors.New(s.Detail) // it answers, and refuses the writes
-			} else {
+			default:
 				d.tell(name, nil)
 			}
 		}

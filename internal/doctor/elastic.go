@@ -25,7 +25,7 @@ type target struct {
 	projection, index string
 	mapping           json.RawMessage
 	pipeline          string // that each request names
-	lenient           bool   // its definition says what becomes of malformed values
+	lenient           bool   // the settings of its definition say what becomes of malformed values
 }
 
 // targets are those of the projections that run.
@@ -36,7 +36,7 @@ func (e *examination) targets() (out []target) {
 		}
 		for _, d := range e.Config.Declared {
 			if d.Name == name && d.Index != "" {
-				lenient := bytes.Contains(slices.Concat(d.Mapping, d.Settings), []byte("ignore_malformed"))
+				lenient := bytes.Contains(d.Settings, []byte("ignore_malformed"))
 				out = append(out, target{name, d.Index, d.IndexMapping(), d.Pipeline, lenient})
 			}
 		}
@@ -104,12 +104,15 @@ func (s *server) ask(ctx context.Context, method, path string, body []byte, out 
 	if response.StatusCode != http.StatusOK {
 		return &refused{response.StatusCode, string(answer[:min(len(answer), 200)])}
 	}
-	return json.Unmarshal(answer, out)
+	if err := json.Unmarshal(answer, out); err != nil {
+		return fmt.Errorf("%w: %w", elastic.ErrUnreadable, err)
+	}
+	return nil
 }
 
-// noUse reports whether err says that something other than a search server answers, or without an end.
+// noUse reports whether err says that the answer is not one of a search server, or is cut, or has no end.
 func noUse(err error) bool {
-	return errors.Is(err, elastic.ErrProduct) || errors.Is(err, elastic.ErrTooLarge)
+	return errors.Is(err, elastic.ErrProduct) || errors.Is(err, elastic.ErrTooLarge) || errors.Is(err, elastic.ErrUnreadable)
 }
 
 // statusOf returns the status of a refusal, 0 for any other error.

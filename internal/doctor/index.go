@@ -133,8 +133,8 @@ func activeCopies(ctx context.Context, s *server, name, shards string) (int, err
 	return slices.Min(active), nil
 }
 
-// malformed tells of an index that leaves out what does not fit, as an index template may have made it. A field that is said to
-// be lenient by the mapping is so on purpose.
+// malformed tells of an index that leaves out what does not fit, as an index template may have made it. One whose configured
+// settings name the setting is so on purpose.
 func (e *examination) malformed(t target, name, setting string) {
 	if setting == "true" && !t.lenient {
 		e.add("elastic.malformed", Warning, name, "index.mapping.ignore_malformed is on, as by an index template: searches do not find values that do not fit their field, and no event fails",

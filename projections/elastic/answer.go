@@ -11,7 +11,7 @@ import (
 	"github.com/elastic/go-elasticsearch/v8/esapi"
 )
 
-// ErrTooLarge means that a request or an answer is too large, as one that does not end.
+// ErrTooLarge means that a request or an answer is too large. So is an answer that does not end.
 var ErrTooLarge = errors.New("request or answer is too large")
 
 // ErrUnreadable means that an answer is not what was asked for, as one that a proxy has cut or changed.
@@ -26,7 +26,7 @@ const (
 
 // maxResults bounds the answer to n actions with size bytes. Filtered it takes about 80 bytes for each; an error
 // may name all roles of a user, or quote a document twice.
-func maxResults(n, size int) int64 { return 1<<20 + int64(n)*4<<10 + int64(size)*4 }
+func maxResults(n, size int) int64 { return min(1<<20+int64(n)*4<<10+int64(size)*4, maxDocuments) }
 
 // answer holds one answer's body.
 type answer struct{ buf []byte }

@@ -90,9 +90,10 @@ func (t setAside) RoundTrip(req *http.Request) (*http.Response, error) {
 	return nil, &unavailable{host: req.URL.Host, status: res.StatusCode, header: res.Header, body: body}
 }
 
-// withAddress adds an address to an error that does not name it.
+// withAddress adds an address to an error that names none.
 func withAddress(err error, address string) error {
-	if strings.Contains(err.Error(), address) {
+	text := err.Error()
+	if strings.Contains(text, "Elasticsearch at ") || strings.Contains(address, ":") && strings.Contains(text, address) {
 		return err
 	}
 	return fmt.Errorf("Elasticsearch at %s: %w", address, err)

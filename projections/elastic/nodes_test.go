@@ -194,3 +194,17 @@ func TestAllNodesDown(t *testing.T) {
 		t.Errorf("messages name %q, want both nodes", hosts)
 	}
 }
+
+func TestErrorNamesAnAddressOnce(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ text, address, want string }{
+		{"bulk request: context deadline exceeded", "es:9200", "Elasticsearch at es:9200: bulk request: context deadline exceeded"},
+		{"dial tcp es:9200: connection refused", "es:9200", "dial tcp es:9200: connection refused"},
+		{"Elasticsearch at a:9200: EOF", "a:9200, b:9200", "Elasticsearch at a:9200: EOF"},
+		{"bulk request: EOF", "es", "Elasticsearch at es: bulk request: EOF"},
+	} {
+		if got := withAddress(errors.New(c.text), c.address).Error(); got != c.want {
+			t.Errorf("%q at %s: got %q, want %q", c.text, c.address, got, c.want)
+		}
+	}
+}

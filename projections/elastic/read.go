@@ -303,9 +303,9 @@ func (s *Sink) failed(what string, status int, answer []byte, err error) error {
 func (s *Sink) meaning(what string, status int, e cause) error {
 	switch {
 	case status == http.StatusRequestEntityTooLarge:
-		return fmt.Errorf("%s: %w: status 413", what, ErrTooLarge)
+		return fmt.Errorf("%s: %w: Elasticsearch at %s: status 413", what, ErrTooLarge, s.host())
 	case status == http.StatusBadRequest && strings.HasPrefix(e.root(), "Result window is too large"): // index.max_result_window
-		return fmt.Errorf("%s: %w: %s", what, ErrTooLarge, e.detail(status))
+		return fmt.Errorf("%s: %w: Elasticsearch at %s: %s", what, ErrTooLarge, s.host(), e.detail(status))
 	case status == http.StatusTooManyRequests, status >= http.StatusInternalServerError:
 		return &UnansweredError{Hosts: s.host(), Status: status, err: fmt.Errorf("%s: %s", what, e.detail(status))}
 	case status == http.StatusUnauthorized, status == http.StatusForbidden && (e.Type == "security_exception" || e.Type == "" || e.blocked()): // a proxy names no type

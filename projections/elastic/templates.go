@@ -24,7 +24,7 @@ type Template struct {
 func (s *Sink) Template(ctx context.Context) (t Template, err error) {
 	const what = "look at the index templates"
 	made := s.cfg.Index + "-v1"
-	answer, err := s.ask(ctx, what, esapi.IndicesGetIndexTemplateRequest{Instrument: s.client.InstrumentationEnabled()})
+	answer, err := s.askUpTo(ctx, maxDocuments, what, esapi.IndicesGetIndexTemplateRequest{Instrument: s.client.InstrumentationEnabled()})
 	if err != nil {
 		return t, unchecked(err)
 	}
