@@ -234,8 +234,7 @@ func (c *checker) index(ctx context.Context, sink *elastic.Sink) {
 		c.find("index.mapping", "Elasticsearch refuses it: "+err.Error(), "correct the mapping or the settings")
 	case err != nil:
 		c.find("index", err.Error(), "")
-	}
-	if err == nil {
+	default:
 		c.template(ctx, sink)
 	}
 	for _, name := range sink.MissingPipelines(ctx) {

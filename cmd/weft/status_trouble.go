@@ -17,7 +17,6 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/admin"
 	"github.com/samuelhu324-dev/weft/internal/config"
 	"github.com/samuelhu324-dev/weft/internal/records"
-	"github.com/samuelhu324-dev/weft/leader"
 )
 
 // askTimeout bounds the question to the leader: its address may lead nowhere from this host.
@@ -74,15 +73,10 @@ func holdsUp(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) string 
 	const see = "see `weft status` for what holds them up"
 	ctx, cancel := context.WithTimeout(ctx, preflightTimeout)
 	defer cancel()
-	state, err := leader.ReadState(ctx, pool, cfg.Group)
+	st, err := records.ReadElection(ctx, pool, cfg.Group)
 	if err != nil {
 		return see
 	}
-	seen, err := leader.Instances(ctx, pool, cfg.Group)
-	if err != nil {
-		return see
-	}
-	st := records.ElectionStatus(state, seen)
 	askLeader(ctx, &st)
 	switch {
 	case st.Leader == nil:

@@ -143,11 +143,7 @@ func (r *reader) refresh(ctx context.Context) {
 
 func (r *reader) readElection(ctx context.Context) error {
 	db, group := r.o.DB, r.o.Scope.Group
-	state, err := leader.ReadState(ctx, db, group)
-	if err != nil {
-		return err
-	}
-	seen, err := leader.Instances(ctx, db, group)
+	status, err := records.ReadElection(ctx, db, group)
 	if err != nil {
 		return err
 	}
@@ -155,7 +151,7 @@ func (r *reader) readElection(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.status, r.terms = records.ElectionStatus(state, seen), make([]Term, len(past))
+	r.status, r.terms = status, make([]Term, len(past))
 	for i, t := range past {
 		r.terms[i] = Term{Epoch: t.Epoch, Instance: t.Instance, AcquiredAt: t.AcquiredAt.UTC(), EndedAt: records.UTC(t.EndedAt), Reason: t.EndReason}
 	}

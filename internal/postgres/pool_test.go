@@ -52,41 +52,28 @@ func TestTimesAreReadWhateverTheDateStyle(t *testing.T) {
 }
 
 // weft bounds each statement itself. The setting would end the session as well, and what took too long would not be
-// repeated with less.
+// repeated with less. A session follows what is set for the server while it lives, unless it has a value of its own.
 func TestTransactionTimeoutOfTheDatabaseDoesNotHold(t *testing.T) {
 	t.Parallel()
 	if testenv.PostgresMajor(t) < 17 {
 		t.Skip("transaction_timeout came with PostgreSQL 17")
 	}
-	url := testenv.Database(t)
-	_, err := testenv.Pool(t, url).Exec(t.Context(), "do $$ begin execute format('alter database %I set transaction_timeout = %L', current_database(), '50ms'); end $$")
-	if err != nil {
-		t.Fatal(err)
-	}
-	pool, err := postgres.NewPool(t.Context(), url, postgres.Options{MaxConns: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
-	if _, err := pool.Exec(t.Context(), "select pg_sleep(0.2)"); err != nil {
-		t.Errorf("a statement of 200 ms: %v", err)
-	}
-}
-
-// A session follows what is set for the server while it lives, unless it has a value of its own.
-func TestTransactionTimeoutOfALaterTimeDoesNotHold(t *testing.T) {
-	t.Parallel()
-	if testenv.PostgresMajor(t) < 17 {
-		t.Skip("transaction_timeout came with PostgreSQL 17")
-	}
-	pool, err := postgres.NewPool(t.Context(), testenv.Database(t), postgres.Options{MaxConns: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
-	var got string
-	if err := pool.QueryRow(t.Context(), "select source from pg_settings where name = 'transaction_timeout'").Scan(&got); err != nil || got != "session" {
-		t.Errorf("transaction_timeout is that of the %s, %v, want the session's own", got, err)
+	for _, set := range []string{"0", "50ms"} {
+		url := testenv.Database(t)
+		_, err := testenv.Pool(t, url).Exec(t.Context(), "do $$ begin execute format('alter database %I set transaction_timeout = %L', current_database(), '"+set+"'); end $$")
+		if err != nil {
+			t.Fatal(err)
+		}
+		pool, err := postgres.NewPool(t.Context(), url, postgres.Options{MaxConns: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(pool.Close)
+		var got string
+		err = pool.QueryRow(t.Context(), "select source || ', ' || setting from pg_settings, pg_sleep(0.2) where name = 'transaction_timeout'").Scan(&got)
+		if err != nil || got != "session, 0" {
+			t.Errorf("set to %s: transaction_timeout is that of the %s, %v, want the session's own, 0, and a statement of 200 ms", set, got, err)
+		}
 	}
 }
 

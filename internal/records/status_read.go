@@ -27,15 +27,10 @@ type Table struct{ Projection, Name string }
 func ReadStatus(ctx context.Context, db outbox.DB, sc Scope) (Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, max(30*time.Second, 3*sc.Timeout))
 	defer cancel()
-	state, err := leader.ReadState(ctx, db, sc.Group)
+	st, err := ReadElection(ctx, db, sc.Group)
 	if err != nil {
 		return Status{}, err
 	}
-	seen, err := leader.Instances(ctx, db, sc.Group)
-	if err != nil {
-		return Status{}, err
-	}
-	st := ElectionStatus(state, seen)
 	for _, t := range sc.Tables {
 		p, err := readProjection(ctx, db, t, sc)
 		if err != nil {
@@ -146,6 +141,19 @@ func versionAhead(alarms []outbox.AuditEntry) *Ahead {
 		out.FirstAt = e.At.UTC()
 	}
 	return out
+}
+
+// ReadElection reads who leads a group, and its instances.
+func ReadElection(ctx context.Context, db outbox.DB, group string) (Status, error) {
+	state, err := leader.ReadState(ctx, db, group)
+	if err != nil {
+		return Status{}, err
+	}
+	seen, err := leader.Instances(ctx, db, group)
+	if err != nil {
+		return Status{}, err
+	}
+	return ElectionStatus(state, seen), nil
 }
 
 // ElectionStatus describes the election and the instances that were seen.

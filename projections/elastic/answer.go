@@ -17,6 +17,8 @@ var ErrTooLarge = errors.New("request or answer is too large")
 // ErrUnreadable means that an answer is not what was asked for, as one that a proxy has cut or changed.
 var ErrUnreadable = errors.New("the answer cannot be read")
 
+const lookThere = "look at that server, or at the proxy that ELASTIC_URL leads to"
+
 // How many bytes of an answer are read.
 const (
 	maxDocuments = 64 << 20 // with documents; twice as much of a single one, which may have 100 MB
@@ -44,7 +46,7 @@ func (s *Sink) readAnswer(res *esapi.Response, buf []byte, limit int64) ([]byte,
 	}
 	buf, err := ReadBody(buf, res.Header, res.Body, limit)
 	if errors.Is(err, ErrTooLarge) {
-		err = fmt.Errorf("%w, from Elasticsearch at %s; look at that server, or at the proxy that ELASTIC_URL leads to", err, s.host())
+		err = fmt.Errorf("%w, from Elasticsearch at %s; %s", err, s.host(), lookThere)
 	}
 	return buf, err
 }
@@ -72,7 +74,7 @@ func (s *Sink) unreadable(what string, err error) error {
 	if errors.Is(err, ErrTooLarge) {
 		return fmt.Errorf("%s: %w", what, err)
 	}
-	return fmt.Errorf("%s: %w: %w; it is from Elasticsearch at %s: look at that server, or at the proxy that ELASTIC_URL leads to", what, ErrUnreadable, err, s.host())
+	return fmt.Errorf("%s: %w: %w; it is from Elasticsearch at %s: %s", what, ErrUnreadable, err, s.host(), lookThere)
 }
 
 func miscounted(results, documents int) error {
