@@ -92,7 +92,12 @@ func (s *Store) Lease(ctx context.Context, epoch int64, batch uuid.UUID, groups 
 		n := len(groups[i].Rows)
 		a.out.Events[i], events = events[:0:n], events[n:]
 	}
-	if err := s.opened().each(ctx, "lease events", s.sql("lease"), args, []any{rawRow(a.row)}, func() {}); err != nil {
+	const what = "lease events"
+	err := s.opened().each(ctx, what, s.sql("lease"), args, []any{rawRow(a.row)}, func() {})
+	if err == nil && a.fenced { // an error of a row would have the driver forget the statement
+		err = wrapped(what, s.cfg.Table, ErrFenced)
+	}
+	if err != nil {
 		if Slow(err) && len(groups) == 1 {
 			err = fmt.Errorf("%w, with %s alone", err, groups[0].Key)
 		}
@@ -107,7 +112,8 @@ func (s *Store) Lease(ctx context.Context, epoch int64, batch uuid.UUID, groups 
 // leaseAnswer collects the rows of an answer to lease.sql.
 type leaseAnswer struct {
 	decoder
-	out *Lease
+	out    *Lease
+	fenced bool
 }
 
 func (a *leaseAnswer) row(raw [][]byte) error {
@@ -117,7 +123,8 @@ func (a *leaseAnswer) row(raw [][]byte) error {
 	case err != nil:
 		return err
 	case n < 0:
-		return ErrFenced
+		a.fenced = true
+		return nil
 	case n >= len(a.out.Events):
 		return fmt.Errorf("answer is for group %d of %d", n+1, len(a.out.Events))
 	case wait != nil:

@@ -2,7 +2,10 @@ package outbox_test
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -34,6 +37,72 @@ func TestSessionParamsWinOverTheDatabase(t *testing.T) {
 	if err != nil || isolation != "read committed" || sort != "off" {
 		t.Errorf("isolation %q, enable_sort %q, %v, want read committed and off", isolation, sort, err)
 	}
+}
+
+// After a rehearsal the calls with which a term begins find their statements planned, and nothing has changed.
+func TestRehearsalPlansTheBeginningOfATerm(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.enqueue(1)
+	x := b.lease(1, groups(b.list().Ready[0])...)
+	pool := leaderPool(t, b.pool.Config().ConnString())
+	session, err := pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer session.Release()
+	next, ctx := b.newStore(session, "b", outbox.Keep), t.Context()
+	planned := func() (statements []string) {
+		t.Helper()
+		rows, _ := session.Query(ctx, "select statement from pg_prepared_statements where generic_plans > 0")
+		statements, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return statements
+	}
+	planned() // the look itself
+	before := b.state()
+	if err := next.Rehearse(ctx, session); err != nil {
+		t.Fatal(err)
+	}
+	if b.state() != before {
+		t.Error("the rehearsal has changed a row")
+	}
+	rehearsed := planned()
+
+	b.setTerm(2, "b")
+	if err := next.Occupy(ctx, 2); err != nil {
+		t.Fatal(err)
+	}
+	request := outbox.ReclaimRequest{Epoch: 2, Limit: 10, MaxReclaims: 3, MaxProcessing: time.Minute}
+	if got, err := next.ReclaimLease(ctx, request); err != nil || len(got) != 1 {
+		t.Fatalf("reclaimed %v, %v, want the lease %s", got, err, x.id)
+	}
+	_, reclaimed := next.ReclaimRows(ctx, request)
+	_, joined := next.JoinRebuild(ctx, 2)
+	_, _, held := next.Holds(ctx)
+	_, _, _, putOff := next.PutOffEntities(ctx, 100, outbox.ID{})
+	if err := errors.Join(reclaimed, joined, held, putOff); err != nil {
+		t.Fatal(err)
+	}
+	l, err := next.List(ctx, outbox.ListRequest{Ready: 10, Due: 10})
+	if err != nil || len(l.Due) != 1 {
+		t.Fatalf("listed %+v, %v", l, err)
+	}
+	if got, err := next.Lease(ctx, 2, uuid.New(), groups(l.Due[0])); err != nil || got.Count() != 1 {
+		t.Fatalf("leased %+v, %v", got, err)
+	}
+	for _, statement := range planned() {
+		if !slices.Contains(rehearsed, statement) {
+			t.Errorf("planned only in the term: %s", statement)
+		}
+	}
+}
+
+// state is a sum of the rows of the outbox and of what goes with it.
+func (b *bench) state() int {
+	return b.number("select hashtext(concat((select json_agg(o) from " + table + " o), (select json_agg(l) from weft_lease l), (select json_agg(p) from weft_progress p)))")
 }
 
 // A lease whose plan was made and kept while the table was empty reads only its own rows when

@@ -1,6 +1,7 @@
 package daemon_test
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv"
@@ -81,4 +82,21 @@ func (r *rig) endOf(epoch int64) (reason string) {
 		r.t.Fatal(err)
 	}
 	return reason
+}
+
+// A standby has its idle sessions plan what a term begins with.
+func TestStandbyRehearses(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	a := r.start("a")
+	a.awaitReady(200, `"role": "leader"`)
+	b := r.start("b")
+	b.awaitReady(200, `"role": "standby"`)
+	session := fmt.Sprintf("application_name = '%s'", leader.AppName(r.group, "b", "work"))
+	testenv.Eventually(t, func() bool {
+		return r.number("select count(*) from pg_stat_activity where "+session+" and query like '%picked as materialized%'") > 0
+	}, "a session of the standby to have asked for a lease")
+	if n := r.number("select count(*) from weft_lease"); n != 0 {
+		t.Errorf("%d leases, want none", n)
+	}
 }
