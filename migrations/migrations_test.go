@@ -193,6 +193,24 @@ func TestNewerDatabaseIsLeftAlone(t *testing.T) {
 	}
 }
 
+// As after pg_restore --schema-only.
+func TestSchemaRestoredWithoutItsRowsIsRefused(t *testing.T) {
+	t.Parallel()
+	base := testenv.Database(t)
+	exec(t, testenv.Pool(t, base), `create schema "Shop"`)
+	dsn := with(t, base, "search_path", `"Shop"`)
+	up(t, dsn)
+	pool := testenv.Pool(t, dsn)
+	exec(t, pool, `delete from weft_schema_version`)
+	want := []string{`schema "Shop"`, "no row in weft_schema_version", "weft_outbox"}
+	wantError(t, migrations.Check(t.Context(), pool), want...)
+	_, err := migrations.Up(t.Context(), dsn)
+	wantError(t, err, want...)
+	wantError(t, downError(t, dsn), want...)
+	_, err = migrations.Status(t.Context(), dsn)
+	wantError(t, err, want...)
+}
+
 func TestTwoMigratorsAtOnce(t *testing.T) {
 	t.Parallel()
 	dsn, pool, _ := adopted(t, 2000)

@@ -133,14 +133,32 @@ func version(scan func(q string, dst ...any) error) (int64, error) {
 		return 0, nil
 	}
 	var v int64
-	err := scan(`select coalesce(max(version_id), 0) from `+versionTable+` where is_applied`, &v)
+	var lost bool
+	err := scan(`select coalesce(max(version_id), 0), count(*) = 0 from `+versionTable+` where is_applied`, &v, &lost)
 	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == codePrivilege {
 		return 0, fmt.Errorf("read schema version: %w: grant select on %s to weft's role", err, versionTable)
 	}
 	if err != nil {
 		return 0, fmt.Errorf("read schema version: %w", err)
 	}
+	if lost {
+		return 0, rowless(scan)
+	}
 	return v, nil
+}
+
+// rowless returns a [*RefusedError] where weft's tables are there and their version is not: it was a row that a dump of the schema alone leaves out.
+func rowless(scan func(q string, dst ...any) error) error {
+	var schema, database string
+	var tables bool
+	if err := scan(`select quote_ident(current_schema()), current_database(), to_regclass(quote_ident(current_schema()) || '.weft_leader') is not null`, &schema, &database, &tables); err != nil {
+		return fmt.Errorf("read schema version: %w", err)
+	}
+	if !tables {
+		return nil
+	}
+	return refuse("schema %[1]s of database %[2]s has weft's tables, and no row in %[3]s, as after a restore of a dump without rows: restore these, too, at least those of %[3]s and weft_outbox (pg_dump --data-only --table='%[1]s.%[3]s' --table='%[1]s.weft_outbox'), or drop the schema",
+		schema, database, versionTable)
 }
 
 const tableExists = `select exists (select 1 from pg_catalog.pg_tables
@@ -154,11 +172,11 @@ func Status(ctx context.Context, url string) ([]State, error) {
 	}
 	defer db.Close()
 	applied := map[int64]time.Time{}
-	var exists bool
-	if err := db.QueryRowContext(ctx, tableExists).Scan(&exists); err != nil {
-		return nil, fmt.Errorf("read schema version: %w", err)
+	have, err := readVersion(ctx, db)
+	if err != nil {
+		return nil, err
 	}
-	if exists {
+	if have > 0 {
 		if applied, err = readApplied(ctx, db); err != nil {
 			return nil, fmt.Errorf("read schema version: %w", err)
 		}
