@@ -9,6 +9,7 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/records"
 	"github.com/samuelhu324-dev/weft/internal/replay"
 	"github.com/samuelhu324-dev/weft/internal/testenv"
+	"github.com/samuelhu324-dev/weft/internal/verify"
 )
 
 // A bar that takes two lines of a narrow terminal would leave one behind each time it is drawn.
@@ -35,6 +36,18 @@ func TestMeterNamesAProjectionOnce(t *testing.T) {
 	m.last = m.last.Add(-meterEvery - time.Second)
 	m.rebuilt(records.Rebuild{Projection: "products", Phase: "filling", Filled: 3, Rows: 10})
 	if want := "weft: products: filling; 3 of about 10 rows\n"; out.String() != want {
+		t.Errorf("got %q, want %q", out.String(), want)
+	}
+}
+
+// A comparison that has read all waits as long as --settle says.
+func TestMeterTellsWhatAComparisonWaitsFor(t *testing.T) {
+	t.Parallel()
+	var out strings.Builder
+	m := newMeter(&out, "products")
+	m.last = m.last.Add(-meterEvery - time.Second)
+	m.verified(verify.Report{Seen: 9, Total: 10, Open: 2}, time.Minute)
+	if want := "weft: products: 0 differ; waiting for events of 2 entities to settle\n"; out.String() != want {
 		t.Errorf("got %q, want %q", out.String(), want)
 	}
 }

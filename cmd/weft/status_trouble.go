@@ -17,6 +17,8 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/admin"
 	"github.com/samuelhu324-dev/weft/internal/config"
 	"github.com/samuelhu324-dev/weft/internal/records"
+	"github.com/samuelhu324-dev/weft/internal/verify"
+	"github.com/samuelhu324-dev/weft/outbox"
 )
 
 // askTimeout bounds the question to the leader: its address may lead nowhere from this host.
@@ -68,8 +70,8 @@ func troubles(r admin.Report) []records.Trouble {
 	return out
 }
 
-// holdsUp says what keeps events from being settled, as far as the leader tells.
-func holdsUp(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) string {
+// holdsUp says what keeps events from being settled: what operators hold back, and what the leader tells.
+func holdsUp(ctx context.Context, cfg config.Config, pool *pgxpool.Pool, reports []verify.Report) string {
 	const see = "see `weft status` for what holds them up"
 	ctx, cancel := context.WithTimeout(ctx, preflightTimeout)
 	defer cancel()
@@ -78,17 +80,42 @@ func holdsUp(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) string 
 		return see
 	}
 	askLeader(ctx, &st)
-	switch {
-	case st.Leader == nil:
+	if st.Leader == nil {
 		return nobodyLeads(st.Group)
-	case len(st.Leader.Trouble) == 0:
+	}
+	said := heldBack(ctx, cfg, pool, reports)
+	for i, t := range st.Leader.Trouble {
+		line := strings.Join(describeTrouble(t), " ")
+		if i == 0 {
+			line = "the leader says: " + line
+		}
+		said = append(said, line)
+	}
+	if len(said) == 0 {
 		return see
 	}
-	var said []string
-	for _, t := range st.Leader.Trouble {
-		said = append(said, strings.Join(describeTrouble(t), " "))
+	return strings.Join(said, "; ") + "; mend that, then compare again"
+}
+
+// heldBack says what operators hold back of projections with events that did not settle.
+func heldBack(ctx context.Context, cfg config.Config, pool *pgxpool.Pool, reports []verify.Report) (said []string) {
+	for i := range reports {
+		name := reports[i].Projection
+		h, err := outbox.ReadHolds(ctx, pool, cfg.Group, name, cfg.Database.Timeout)
+		if err != nil || reports[i].Unsettled == 0 {
+			continue
+		}
+		if h.Pause != nil {
+			said = append(said, fmt.Sprintf("%s is %s; `weft resume` ends it", name, records.DescribePause(h.Pause).Line()))
+		}
+		if n := len(h.Quarantines); n > 0 {
+			said = append(said, fmt.Sprintf("%s has %s in quarantine until `weft release`", name, records.Counted(n, "1 entity", "%d entities")))
+		}
+		if h.Throttle != nil {
+			said = append(said, fmt.Sprintf("%s is %s; `weft throttle --off` ends it", name, records.DescribeThrottle(h.Throttle).Line()))
+		}
 	}
-	return "the leader says: " + strings.Join(said, "; ") + "; mend that, then compare again"
+	return said
 }
 
 func nobodyLeads(group string) string {

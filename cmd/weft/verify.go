@@ -156,7 +156,7 @@ func (a *app) verify(ctx context.Context, cmd *cobra.Command, cfg config.Config,
 	}
 	verdict := verdictOf(reports, f.repair)
 	if e, ok := errors.AsType[*exitError](verdict); ok && e.code == exitInconclusive {
-		e.msg += ": " + holdsUp(ctx, cfg, pool)
+		e.msg += ": " + holdsUp(ctx, cfg, pool, reports)
 	}
 	return verdict
 }

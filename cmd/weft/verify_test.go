@@ -498,6 +498,13 @@ func TestVerifyTellsWhatItCannot(t *testing.T) {
 	if r.code != 3 || !strings.Contains(r.errOut, "1 entity had an event that did not settle: the leader says: ") || !strings.Contains(r.errOut, "OUTAGE products since ") || !strings.HasSuffix(r.errOut, "; mend that, then compare again\n") {
 		t.Errorf("in an outage: got %+v", r)
 	}
+	if r := weft(t, s.env, "pause", "products", "--by", "a", "--why", "INC-7"); r.code != 0 {
+		t.Fatalf("pause: %+v", r)
+	}
+	r = weft(t, s.env, "verify", "products", "--settle", "1s")
+	if r.code != 3 || !strings.Contains(r.errOut, "did not settle: products is paused by a at ") || !strings.Contains(r.errOut, ": INC-7; `weft resume` ends it; ") {
+		t.Errorf("paused: got %+v", r)
+	}
 	stop.signals <- syscall.SIGTERM
 	<-stop.code
 	r = weft(t, s.env, "verify", "products", "--settle", "1s")

@@ -93,6 +93,9 @@ func (v *verifier) settle(ctx context.Context, found <-chan looked) (matched int
 			}
 			pages = pages[1:]
 		}
+		if found == nil {
+			v.report.Open = int64(len(waiting))
+		}
 		if v.Progress != nil {
 			v.Progress(v.report)
 		}
