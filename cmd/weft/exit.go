@@ -107,6 +107,8 @@ func diagnose(err error) (int, string) {
 // ownCode returns the exit code of an error of ours that says all there is to say; exitOK for others.
 func ownCode(err error) int {
 	switch {
+	case errors.Is(err, elastic.ErrWindow): // which is an ErrTooLarge
+		return exitTryAgain
 	case errors.Is(err, elastic.ErrTooLarge), errors.Is(err, elastic.ErrUnreadable):
 		return exitUnavailable
 	case is[*migrations.BehindError](err), is[*migrations.LockError](err), elastic.IsMissing(err), errors.Is(err, elastic.ErrWriter), errors.Is(err, elastic.ErrClosed), errors.Is(err, elastic.ErrBlocked):

@@ -14,6 +14,9 @@ import (
 // ErrTooLarge means that a request or an answer is too large. So is an answer that does not end.
 var ErrTooLarge = errors.New("request or answer is too large")
 
+// ErrWindow means that an index lets fewer hits be asked for than a search wants. It is an [ErrTooLarge].
+var ErrWindow = fmt.Errorf("%w for the index, whose index.max_result_window is low", ErrTooLarge)
+
 // ErrUnreadable means that an answer is not what was asked for, as one that a proxy has cut or changed.
 var ErrUnreadable = errors.New("the answer cannot be read")
 

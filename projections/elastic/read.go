@@ -304,8 +304,8 @@ func (s *Sink) meaning(what string, status int, e cause) error {
 	switch {
 	case status == http.StatusRequestEntityTooLarge:
 		return fmt.Errorf("%s: %w: Elasticsearch at %s: status 413", what, ErrTooLarge, s.host())
-	case status == http.StatusBadRequest && strings.HasPrefix(e.root(), "Result window is too large"): // index.max_result_window
-		return fmt.Errorf("%s: %w: Elasticsearch at %s: %s", what, ErrTooLarge, s.host(), e.detail(status))
+	case status == http.StatusBadRequest && strings.HasPrefix(e.root(), "Result window is too large"):
+		return fmt.Errorf("%s: %w: Elasticsearch at %s refuses a page (%s): PUT /%s/_settings {\"index.max_result_window\":null}", what, ErrWindow, s.host(), e.detail(status), s.cfg.Index)
 	case status == http.StatusTooManyRequests, status >= http.StatusInternalServerError:
 		return &UnansweredError{Hosts: s.host(), Status: status, err: fmt.Errorf("%s: %s", what, e.detail(status))}
 	case status == http.StatusUnauthorized, status == http.StatusForbidden && (e.Type == "security_exception" || e.Type == "" || e.blocked()): // a proxy names no type

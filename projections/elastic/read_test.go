@@ -171,6 +171,11 @@ func TestRealReadsWithinASmallResultWindow(t *testing.T) {
 	if scanned != n || err != nil {
 		t.Errorf("Scan: got %d documents, %v, want %d", scanned, err, n)
 	}
+	es(t, "PUT", "/"+s.Index()+"/_settings", `{"index.max_result_window":1}`)
+	_, err = s.Search(t.Context(), asked)
+	if want := `: PUT /` + s.Index() + `/_settings {"index.max_result_window":null}`; !errors.Is(err, ErrWindow) || !strings.HasSuffix(err.Error(), want) {
+		t.Errorf("Search within a window of 1: got %v, want ErrWindow and %q", err, want)
+	}
 }
 
 // A shard without a primary is an outage of the server for those who read, and no fault of weft. Those who write wait
