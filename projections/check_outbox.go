@@ -11,9 +11,12 @@ import (
 )
 
 // rightsQuery reads which of weft's own rights on an outbox the role of the session lacks, and
-// which of the indexes on open events are missing, or were left unfinished.
+// which of the indexes on open events are missing, or were left unfinished, or are on which other table.
 const rightsQuery = `
-with base as (select regexp_replace($1, '_events$', '') as name)
+with base as (select regexp_replace($1, '_events$', '') as name), lacking as (
+  select i.name, coalesce((select x.indrelid::regclass::text from pg_index x where x.indexrelid = to_regclass(i.name) and x.indrelid <> to_regclass($1)), '') as elsewhere
+  from base, lateral (select 'weft_' || base.name || '_' || of from unnest(array['list', 'retry', 'entity', 'behind', 'processing', 'failed']) as of) as i(name)
+  where not exists (select from pg_index x where x.indexrelid = to_regclass(i.name) and x.indrelid = to_regclass($1) and x.indisvalid))
 select current_user::text,
        array(select w.text from (values
            ('select on weft_outbox', has_table_privilege('weft_outbox', 'select')),
@@ -21,8 +24,7 @@ select current_user::text,
            ('update on ' || $1, has_any_column_privilege($1, 'update')),
            ('select on ' || base.name || '_versions', has_table_privilege(to_regclass(base.name || '_versions'), 'select'))) as w(text, granted)
          where not granted),
-       array(select i.name from (select 'weft_' || base.name || '_' || of from unnest(array['list', 'retry', 'entity', 'behind', 'processing', 'failed']) as of) as i(name)
-         where not exists (select from pg_index x where x.indexrelid = to_regclass(i.name) and x.indrelid = to_regclass($1) and x.indisvalid))
+       array(select name from lacking order by name), array(select elsewhere from lacking order by name)
 from base`
 
 // outbox looks at the outbox table, without which nothing else can be tried.
@@ -38,14 +40,18 @@ func (c *checker) outbox(ctx context.Context) (ok bool, err error) {
 		}
 	}
 	var role string
-	var lacking, indexes []string
-	if err := each(ctx, c.pool, rightsQuery, []any{c.declaration.Table}, []any{&role, &lacking, &indexes}, nil); err != nil {
+	var lacking, indexes, elsewhere []string
+	if err := each(ctx, c.pool, rightsQuery, []any{c.declaration.Table}, []any{&role, &lacking, &indexes, &elsewhere}, nil); err != nil {
 		return false, fmt.Errorf("rights on %s: %w", c.declaration.Table, err)
 	}
 	for _, right := range lacking {
 		c.find("outbox.table", fmt.Sprintf("role %s lacks %s", role, right), "run `weft migrate grant "+role+"` as the owner of the tables")
 	}
-	for _, name := range indexes {
+	for i, name := range indexes {
+		if at := elsewhere[i]; at != "" { // as after a copy has taken the table's place
+			c.find("outbox.table", "index "+name+" is on table "+at+": statements would read the whole table", "run `weft doctor` for the statements that free its name and make it anew")
+			continue
+		}
 		c.find("outbox.table", "index "+name+" is missing or unfinished: statements would read the whole table", "run `weft migrate up`")
 	}
 	return len(lacking) == 0, nil
