@@ -58,7 +58,8 @@ func (c *checker) outbox(ctx context.Context) (ok bool, err error) {
 }
 
 // watchedQuery reads how triggers see the changes of tables: those that have triggers of the
-// outbox $1, and those in $2.
+// outbox $1, and those in $2. A plan names the partitions of a table, of which there may be one for each day: the table stands
+// for them.
 const watchedQuery = `
 with made as (
   select t.tgrelid, t.tgname, t.tgenabled, t.tgtype::int as kind, p.prosrc as body
@@ -66,7 +67,9 @@ with made as (
   where p.pronamespace = (select relnamespace from pg_class where oid = to_regclass($1))
     and p.proname ~ ('^' || regexp_replace($1, '_events$', '') || '_changed_[0-9]+$')
 ), tables as (
-  select tgrelid as oid from made union select to_regclass(t.name) from unnest($2::text[]) as t(name)
+  select tgrelid as oid from made
+  union select case when exists (select from made where tgrelid = to_regclass(t.name)) then to_regclass(t.name) else coalesce(pg_partition_root(to_regclass(t.name)), to_regclass(t.name)) end
+        from unnest($2::text[]) as t(name)
   union select to_regclass(source) from weft_outbox where table_name = $1
 )
 select format('%I.%I', n.nspname, c.relname), exists (select from made m where m.tgrelid = c.oid), row_security_active(c.oid),
@@ -77,7 +80,8 @@ select format('%I.%I', n.nspname, c.relname), exists (select from made m where m
        array(select distinct n.names[1] from made m cross join regexp_matches(m.body, '\mweft_(?:old|new)\.("(?:[^"]|"")+")', 'g') as n(names)
              where m.tgrelid = c.oid and not exists (select from pg_attribute a where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
                                                      and '"' || replace(a.attname, '"', '""') || '"' = n.names[1]) order by 1),
-       case when c.relispartition then 'is a partition: triggers on it miss what is written through its parent'
+       case when c.relkind = 'p' then 'is partitioned: triggers of an outbox miss what is written into a partition directly'
+            when c.relispartition then 'is a partition: triggers on it miss what is written through its parent'
             when c.relkind = 'm' then 'is a materialized view: a refresh fires no trigger'
             when c.relkind = 'f' then 'is a foreign table: changes on its server fire no trigger here'
             when exists (select from pg_inherits where inhrelid = c.oid or inhparent = c.oid)

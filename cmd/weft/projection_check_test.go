@@ -61,6 +61,9 @@ func TestProjectionCheckNames(t *testing.T) {
 		"Dropped":     {sql: "drop trigger product_outbox_insert on shop.product", want: "error: outbox.table: shop.product has no trigger for insert: such changes write no event; drop the outbox"},
 		"Attached": {sql: "create table shop.all_products (like shop.product) partition by range (id); alter table shop.product drop constraint product_pkey cascade; alter table shop.all_products attach partition shop.product for values from (0) to (9999)",
 			want: "error: outbox.table: shop.product is a partition: triggers on it miss what is written through its parent; take it out of there"},
+		"PartitionsOfOneTable": {sql: "create table shop.visit (id bigint, at int) partition by range (at); create table shop.visit_1 partition of shop.visit for values from (1) to (2); create table shop.visit_2 partition of shop.visit for values from (2) to (3)",
+			from: "p.name", to: "(select max(t.at)::text from shop.visit t where t.id = p.id) as name", good: true,
+			want: "products:\n  warning: source.query: shop.visit is partitioned: triggers of an outbox miss what is written into a partition directly; change the row of the entity whenever it changes (F:5)\n"},
 		"Inherited":         {sql: "create table shop.heir () inherits (shop.variant)", want: "error: outbox.table: shop.variant is part of an inheritance tree"},
 		"Subscribed":        {sql: "set allow_system_table_mods = on; insert into pg_subscription_rel (srsubid, srrelid, srsubstate) values (1, 'shop.product'::regclass, 'r'); reset allow_system_table_mods", want: "error: outbox.table: shop.product is filled by a logical replication subscription"},
 		"Unlogged":          {sql: "alter table shop.variant set unlogged", want: "error: outbox.table: shop.variant is unlogged: a crash empties it"},
@@ -186,17 +189,7 @@ func TestProjectionCheckLooksAtIndexTemplates(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
 	template, applies := "/_index_template/"+s.index, fmt.Sprintf("the index template %q of the server applies to %s-v1, ", s.index, s.index)
-	t.Cleanup(func() {
-		req, err := http.NewRequest(http.MethodDelete, testenv.ElasticURL(t)+template, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		res, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = res.Body.Close()
-	})
+	deleteAtEnd(t, template)
 	for brought, want := range map[string]string{
 		`"data_stream": {}`: "error: index.name: " + applies + "and Elasticsearch then refuses to make the index: it makes data streams only; give the template",
 		`"template": {"settings": {"index.mapping.total_fields.limit": 2}}`:  "refuses to make the index: Limit of total fields [2] has been exceeded; give the template",
@@ -206,6 +199,45 @@ func TestProjectionCheckLooksAtIndexTemplates(t *testing.T) {
 		callElastic(t, http.MethodPut, template, `{"index_patterns": ["`+s.index+`-*"], "priority": 500, `+brought+`}`)
 		if r := weft(t, s.env, "projection", "check"); !strings.Contains(r.out, want) {
 			t.Errorf("%s: got %+v, want %q", brought, r, want)
+		}
+	}
+}
+
+// deleteAtEnd has Elasticsearch forget path after the test.
+func deleteAtEnd(t *testing.T, path string) {
+	t.Cleanup(func() {
+		req, err := http.NewRequest(http.MethodDelete, testenv.ElasticURL(t)+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = res.Body.Close()
+	})
+}
+
+// A template of the older kind applies as well: all that match do, those of a higher order last.
+func TestProjectionCheckLooksAtLegacyIndexTemplates(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	applies := fmt.Sprintf("the index template %q of the server applies to %s-v1, ", s.index+"-last", s.index)
+	for order, name := range []string{"-first", "-last"} {
+		template := "/_template/" + s.index + name
+		callElastic(t, http.MethodPut, template, fmt.Sprintf(`{"index_patterns": ["%s-*"], "order": %d}`, s.index, order))
+		deleteAtEnd(t, template)
+	}
+	for _, tc := range []struct{ first, last, want string }{
+		{`"mapping.total_fields.limit": 2`, `"number_of_shards": 3`, "error: index.name: " + applies + "and Elasticsearch then refuses to make the index: Limit of total fields [2] has been exceeded"},
+		{`"mapping.ignore_malformed": true`, `"number_of_shards": 3`, "warning: index.settings: " + applies + "and turns index.mapping.ignore_malformed on"},
+		{`"mapping.ignore_malformed": true`, `"mapping.ignore_malformed": false`, "products: nothing stands in the way"},
+	} {
+		for order, settings := range []string{tc.first, tc.last} {
+			callElastic(t, http.MethodPut, "/_template/"+s.index+[]string{"-first", "-last"}[order], fmt.Sprintf(`{"index_patterns": ["%s-*"], "order": %d, "settings": {"index": {%s}}}`, s.index, order, settings))
+		}
+		if r := weft(t, s.env, "projection", "check"); !strings.Contains(r.out, tc.want) {
+			t.Errorf("%s, %s: got %+v, want %q", tc.first, tc.last, r, tc.want)
 		}
 	}
 }

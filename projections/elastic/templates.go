@@ -1,6 +1,7 @@
 package elastic
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"maps"
 	"net/http"
 	"path/filepath"
+	"slices"
 
 	"github.com/elastic/go-elasticsearch/v8/esapi"
 )
@@ -43,29 +45,66 @@ func (s *Sink) Template(ctx context.Context) (t Template, err error) {
 	}
 	priority, stream := int64(-1), false
 	for _, one := range all.Templates {
-		for _, pattern := range one.Of.Patterns {
-			if fits, _ := filepath.Match(pattern, made); fits && one.Of.Priority > priority {
-				t.Name, priority, stream = one.Name, one.Of.Priority, one.Of.Stream != nil
-			}
+		if one.Of.Priority > priority && matches(one.Of.Patterns, made) {
+			t.Name, priority, stream = one.Name, one.Of.Priority, one.Of.Stream != nil
 		}
 	}
 	switch {
 	case t.Name == "":
-		return t, nil
+		return s.legacyTemplates(ctx, made)
 	case stream:
 		t.Refusal = "it makes data streams only"
 		return t, nil
 	}
-	return t, s.tryTemplate(ctx, made, &t)
+	settings, err := s.brought(ctx, made)
+	if err != nil {
+		return t, err
+	}
+	return t, s.tryTemplate(ctx, settings, &t)
 }
 
-// tryTemplate has the server check the definition of an index with the settings that its template brings.
-func (s *Sink) tryTemplate(ctx context.Context, made string, t *Template) error {
+// legacyTemplates returns what the templates of the older kind (_template) do: the server heeds them where none of the newer
+// kind applies, and all that match, those of a higher order last. The name is that of the last one.
+func (s *Sink) legacyTemplates(ctx context.Context, made string) (t Template, err error) {
+	const what = "look at the legacy index templates"
+	answer, err := s.askUpTo(ctx, maxDocuments, what, esapi.IndicesGetTemplateRequest{Instrument: s.client.InstrumentationEnabled()})
+	if err != nil {
+		return t, unchecked(err)
+	}
+	type template struct {
+		Order    int64          `json:"order"`
+		Patterns []string       `json:"index_patterns"`
+		Settings map[string]any `json:"settings"`
+	}
+	var all map[string]template
+	if err := s.unmarshal(what, answer, &all); err != nil {
+		return t, err
+	}
+	maps.DeleteFunc(all, func(_ string, one template) bool { return !matches(one.Patterns, made) })
+	settings := map[string]any{}
+	for _, name := range slices.SortedFunc(maps.Keys(all), func(a, b string) int {
+		return cmp.Or(cmp.Compare(all[a].Order, all[b].Order), cmp.Compare(a, b))
+	}) {
+		t.Name = name
+		maps.Copy(settings, flatten("", all[name].Settings))
+	}
+	if t.Name == "" {
+		return t, nil
+	}
+	return t, s.tryTemplate(ctx, settings, &t)
+}
+
+func matches(patterns []string, name string) bool {
+	return slices.ContainsFunc(patterns, func(pattern string) bool { fits, _ := filepath.Match(pattern, name); return fits })
+}
+
+// brought returns the settings that an index template brings.
+func (s *Sink) brought(ctx context.Context, made string) (map[string]any, error) {
 	answer, err := s.ask(ctx, "try the index template", esapi.IndicesSimulateIndexTemplateRequest{
 		Instrument: s.client.InstrumentationEnabled(), Name: made, FilterPath: []string{"template"},
 	})
 	if err != nil {
-		return unchecked(err)
+		return nil, unchecked(err)
 	}
 	var brought struct {
 		Template struct {
@@ -73,14 +112,18 @@ func (s *Sink) tryTemplate(ctx context.Context, made string, t *Template) error 
 		} `json:"template"`
 	}
 	if err := s.unmarshal("try the index template", answer, &brought); err != nil {
-		return err
+		return nil, err
 	}
+	return flatten("", brought.Template.Settings), nil
+}
+
+// tryTemplate has the server check the definition of an index with the settings that its template brings.
+func (s *Sink) tryTemplate(ctx context.Context, settings map[string]any, t *Template) error {
 	definition, err := s.definition()
 	if err != nil {
 		return err
 	}
 	own, _ := definition["settings"].(map[string]any)
-	settings := flatten("", brought.Template.Settings)
 	maps.Copy(settings, own)
 	definition["settings"] = settings
 	t.IgnoreMalformed = fmt.Sprint(settings["index.mapping.ignore_malformed"]) == "true" && own["index.mapping.ignore_malformed"] == nil
