@@ -21,6 +21,8 @@ const (
 	fillPage  = 1000            // most rows of one request
 	fillPages = 2               // at once
 	slowPage  = 2 * time.Second // of a request from which the next ones are for fewer rows
+	busyPause = 100 * time.Millisecond
+	busyMost  = 16 * busyPause // pauses between requests that are refused as one too many double up to it
 	// fillBacklog is how many events may be open while pages are filled in, and fillRest the pause
 	// while more are. After fillRests it goes on all the same: some projections never have fewer.
 	fillBacklog  = 500
@@ -189,9 +191,7 @@ func (r *rebuilder) write(ctx context.Context, in []outbox.RedoEntity) (refused 
 	for len(in) > 0 {
 		page := in[:min(len(in), r.pace.most())]
 		in = in[len(page):]
-		began := time.Now()
-		out, err := r.send(ctx, page)
-		r.pace.took(len(page), time.Since(began), err)
+		out, err := r.insist(ctx, page)
 		if err != nil {
 			return nil, 0, fmt.Errorf("write a page of %s: %w", records.Counted(len(page), "1 row", "%d rows"), err)
 		}
@@ -208,6 +208,20 @@ func (r *rebuilder) write(ctx context.Context, in []outbox.RedoEntity) (refused 
 		}
 	}
 	return refused, unreadable, nil
+}
+
+// insist sends a request, and again after pauses while a busy Elasticsearch refuses it (429): the other page may keep it busy,
+// and requests for fewer rows are as many more.
+func (r *rebuilder) insist(ctx context.Context, page []outbox.RedoEntity) ([]outbox.Outcome, error) {
+	for pause := busyPause; ; pause *= 2 {
+		began := time.Now()
+		out, err := r.send(ctx, page)
+		if err == nil || outbox.AsFault(err).Reason != outbox.ReasonES429 || pause > busyMost || ctx.Err() != nil {
+			r.pace.took(len(page), time.Since(began), err)
+			return out, err
+		}
+		sleep(ctx, pause)
+	}
 }
 
 // send sends one request, and returns an error unless each entity has got an answer that stands.

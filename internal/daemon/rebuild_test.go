@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"regexp"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -274,6 +275,41 @@ func TestRebuildKeepsItsPagesThroughFaultsOfTheServer(t *testing.T) {
 			r.equalsSource()
 		})
 	}
+}
+
+// An Elasticsearch that takes one request at a time refuses the second page of two, and gets it again as it is. Pages shrank to
+// a row, and each refusal ended both.
+func TestRebuildKeepsItsPagesWhereElasticsearchIsBusy(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	r.fillSource(5000)
+	f := newFront(t, r.elastic)
+	var busy sync.Mutex
+	var refused atomic.Int64
+	least := atomic.Int64{}
+	least.Store(1000)
+	f.set(func(w http.ResponseWriter, req *http.Request, body []byte) bool {
+		if !fills(req) {
+			return false
+		}
+		least.Store(min(least.Load(), int64(bytes.Count(body, []byte("\n"))/2)))
+		if !busy.TryLock() {
+			refused.Add(1)
+			w.WriteHeader(http.StatusTooManyRequests)
+			return true
+		}
+		defer busy.Unlock()
+		<-time.After(100 * time.Millisecond)
+		return false
+	})
+	r.start("a", "ELASTIC_URL="+f.URL).awaitReady(200, `"role": "leader"`)
+	r.askRebuild(searchProjection, false)
+	var row outbox.Rebuild
+	testenv.Eventually(t, func() bool { row = r.rebuild(searchProjection); return least.Load() < 1000 || row.Phase.Ended() }, "the end of the rebuild")
+	if refused.Load() == 0 || least.Load() != 1000 || row.Phase != outbox.RebuildDone || row.Filled != 5000 {
+		t.Fatalf("%d refusals, then a request of %d documents, want some, and 1000 documents in each; and %+v", refused.Load(), least.Load(), row)
+	}
+	r.equalsSource()
 }
 
 // A plain index is replaced only where that was asked for.
