@@ -1,6 +1,7 @@
 package daemon_test
 
 import (
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -182,4 +183,27 @@ func TestOldIndexIsKeptWhileOtherAliasesLeadToIt(t *testing.T) {
 	if row := dropped(); row.OldIndex != "" || row.Note != "" {
 		t.Errorf("got %+v, want no old index", row)
 	}
+}
+
+// An alias that somebody has moved back, or restored with its index, leads to what was the old index. That is kept, and the next
+// rebuild begins: it was refused for good.
+func TestDropOfAnOldIndexInUseLetsTheNextRebuildBegin(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	r.fillSource(3)
+	r.start("a").awaitReady(200, `"role": "leader"`)
+	r.askRebuild(searchProjection, false)
+	r.awaitRebuild(searchProjection)
+	r.elasticCall(http.MethodPost, "/_aliases", fmt.Sprintf(`{"actions":[{"remove":{"index":"%[1]s-v2","alias":%[1]q}},{"add":{"index":"%[1]s-v1","alias":%[1]q,"is_write_index":true}}]}`, r.index), nil)
+	r.ask(outbox.RebuildDropOld)
+	var row outbox.Rebuild
+	testenv.Eventually(t, func() bool { row = r.rebuild(searchProjection); return row.Asked == "" }, "an answer")
+	if want := "the alias leads to " + r.index + "-v1: it is in use, and not dropped"; row.OldIndex != "" || row.Note != want {
+		t.Fatalf("got %+v, want no old index and the note %q", row, want)
+	}
+	r.askRebuild(searchProjection, false)
+	if row := r.awaitRebuild(searchProjection); row.Phase != outbox.RebuildDone || row.OldIndex != r.index+"-v1" || row.NewIndex != r.index+"-v3" {
+		t.Errorf("got %+v, want the third index filled, and the first one still there", row)
+	}
+	r.equalsSource()
 }

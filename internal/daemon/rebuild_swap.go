@@ -156,7 +156,8 @@ func (r *rebuilder) dropOld(ctx context.Context) error {
 	}
 	switch {
 	case r.row.OldIndex == "" || at.Index == r.row.OldIndex:
-		r.row.Note = "the alias leads to " + r.row.OldIndex + ": it is not dropped"
+		// Somebody has moved the alias back, or restored it with the index. Nothing is left to drop, and the next rebuild may begin.
+		r.row.OldIndex, r.row.Note = "", "the alias leads to "+at.Index+": it is in use, and not dropped"
 	case left != "":
 		r.row.Note = left + ": it is not dropped; move them, as with POST /_aliases, and ask again"
 	default:
