@@ -113,7 +113,7 @@ func TestLeadershipForcedBackAndForth(t *testing.T) {
 	n := p.stop()
 	r.await(map[string]int{"done": n})
 	r.judge(rec.Applied()...)
-	t.Logf("%d changes, %d documents written, %d terms", n, rec.Len(), r.number("select count(*) from weft_term"))
+	t.Logf("%d changes, %d documents written, %d terms", n, len(rec.Applied()), r.number("select count(*) from weft_term"))
 }
 
 // tap puts a recording proxy before Elasticsearch and returns its URL.

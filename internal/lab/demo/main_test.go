@@ -25,10 +25,3 @@ func TestCornerOnTheUsersServers(t *testing.T) {
 		t.Errorf("close: %v", err)
 	}
 }
-
-func TestShown(t *testing.T) {
-	t.Parallel()
-	if got, want := shown("postgres://u:secret@h/d"), "postgres://u:xxxxx@h/d"; got != want {
-		t.Errorf("shown: got %q, want %q", got, want)
-	}
-}

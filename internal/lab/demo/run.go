@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -236,7 +235,7 @@ func (r *run) stateFile() string { return filepath.Join(r.dir, "stack.json") }
 
 // lookAround says what can be done with what --keep has left.
 func (r *run) lookAround(w io.Writer, leader string) {
-	database, elastic := shown(r.DatabaseURL), strings.TrimRight(shown(r.ElasticURL), "/")
+	database, elastic := stack.Redact(r.DatabaseURL), strings.TrimRight(stack.Redact(r.ElasticURL), "/")
 	env := fmt.Sprintf("DATABASE_URL='%s' WEFT_GROUP=%s", database, r.Place.Group)
 	fmt.Fprintln(w, "\nEverything is still up. To look around:")
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
@@ -260,20 +259,11 @@ func (r *run) lookAround(w io.Writer, leader string) {
 		stop += "; go run ./cmd/weftlab stack down --state " + r.stateFile()
 	}
 	if r.Schema != "" {
-		stop += fmt.Sprintf("; psql '%s' -c 'drop schema %s cascade'", shown(r.base.DatabaseURL), r.Schema)
+		stop += fmt.Sprintf("; psql '%s' -c 'drop schema %s cascade'", stack.Redact(r.base.DatabaseURL), r.Schema)
 	}
 	if !r.Started.Elastic {
 		stop += fmt.Sprintf("; curl -X DELETE '%s/%s-v1'", elastic, r.Index)
 	}
 	row("stop", stop+"; rm -r "+r.dir)
 	_ = tw.Flush()
-}
-
-// shown is a URL without its password.
-func shown(raw string) string {
-	u, err := url.Parse(raw)
-	if err != nil {
-		return "…"
-	}
-	return u.Redacted()
 }

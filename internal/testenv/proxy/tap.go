@@ -282,13 +282,6 @@ func (r *Recorder) Applied() []history.Applied {
 	return r.applied[:n:n] // appending leaves these as they are
 }
 
-// Len returns how many items Applied would return.
-func (r *Recorder) Len() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.applied)
-}
-
 // Unread returns how many bulk requests taps have passed on without understanding them: their
 // items are missing from Applied.
 func (r *Recorder) Unread() int { return int(r.unread.Load()) }

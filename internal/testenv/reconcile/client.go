@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -124,11 +125,7 @@ func (c *Client) Indices(ctx context.Context, prefix string) (names []string, er
 	if err != nil {
 		return nil, fmt.Errorf("list indices %s: %w", prefix, err)
 	}
-	for name := range found {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names, nil
+	return slices.Sorted(maps.Keys(found)), nil
 }
 
 // DeleteIndices deletes them by their full names: a server may refuse wildcards, and an alias cannot be

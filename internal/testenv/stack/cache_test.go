@@ -300,3 +300,10 @@ func TestPins(t *testing.T) {
 		}
 	}
 }
+
+func TestRedactHidesThePassword(t *testing.T) {
+	t.Parallel()
+	if got, want := Redact("postgres://u:secret@h/d"), "postgres://u:xxxxx@h/d"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}

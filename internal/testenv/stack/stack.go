@@ -274,7 +274,7 @@ func checkExternal(ctx context.Context, databaseURL, elasticURL string) error {
 	}
 	if elasticURL != "" {
 		if _, err := clusterHealth(ctx, elasticURL, nil); err != nil {
-			return fmt.Errorf("ELASTIC_URL is set to %s, but no Elasticsearch answers there: %s: correct it, or unset it to have a server started", redact(elasticURL), oneLine(err))
+			return fmt.Errorf("ELASTIC_URL is set to %s, but no Elasticsearch answers there: %s: correct it, or unset it to have a server started", Redact(elasticURL), oneLine(err))
 		}
 	}
 	return nil
@@ -291,7 +291,8 @@ func checkDatabase(ctx context.Context, dsn string) error {
 
 func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
 
-func redact(raw string) string {
+// Redact returns a URL without its password.
+func Redact(raw string) string {
 	u, err := url.Parse(raw)
 	if err != nil {
 		return "an unparsable URL"
