@@ -109,9 +109,5 @@ func (s *site) shardSettings(n int) []string {
 func (s *site) dropShards() error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.Ctx), queryTimeout)
 	defer cancel()
-	var errs []error
-	for _, schema := range s.shards {
-		errs = append(errs, s.place.Remove(ctx, schema, "", ""))
-	}
-	return errors.Join(errs...)
+	return errors.Join(rig.Map(s.shards, func(schema string) error { return s.place.Remove(ctx, schema, "", "") })...)
 }

@@ -80,11 +80,7 @@ func newClaims(ms verdict.Distribution) *Claims {
 
 // each is one figure of all samples, in their order.
 func each(samples []sample, figure func(sample) float64) verdict.Distribution {
-	out := make(verdict.Distribution, len(samples))
-	for i, s := range samples {
-		out[i] = figure(s)
-	}
-	return out
+	return rig.Map(samples, figure)
 }
 
 func eps(s sample) float64      { return s.EPS }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 )
 
 // kind is what a scenario is about.
@@ -119,11 +121,7 @@ func pick(names []string) ([]scenario, error) {
 }
 
 func scenarioNames() []string {
-	var names []string
-	for _, s := range scenarios() {
-		names = append(names, s.name)
-	}
-	return names
+	return rig.Map(scenarios(), func(s scenario) string { return s.name })
 }
 
 // scaled is the workload with another number of events and everything else in

@@ -87,11 +87,8 @@ func (b *bench) mark(i *rig.Instance) (m mark) {
 
 // idleShare returns how much of a core each instance takes during d, in per cent.
 func (b *bench) idleShare(instances []*rig.Instance, d time.Duration, progress func(share float64)) []float64 {
-	read := func() (cpu []float64) {
-		for _, i := range instances {
-			cpu = append(cpu, b.treeCPU(i.PID))
-		}
-		return cpu
+	read := func() []float64 {
+		return rig.Map(instances, func(i *rig.Instance) float64 { return b.treeCPU(i.PID) })
 	}
 	before := read()
 	began := time.Now()

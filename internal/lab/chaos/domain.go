@@ -181,11 +181,7 @@ func (r *run) evenlyLed(ctx context.Context) error {
 	if r.opts.Shards <= 1 {
 		return nil
 	}
-	var names []string
-	for _, m := range r.Members() {
-		names = append(names, m.Name)
-	}
-	return r.shards.Even(ctx, names...)
+	return r.shards.Even(ctx, rig.Map(r.Members(), func(m *rig.Member) string { return m.Name })...)
 }
 
 // struck reports whether the fault has met the leader of shard n.
@@ -234,11 +230,7 @@ func whoLeads(leaders []rig.Leadership) string {
 		}
 		led[name]++
 	}
-	var parts []string
-	for _, name := range slices.Sorted(maps.Keys(led)) {
-		parts = append(parts, fmt.Sprintf("%s leads %d", name, led[name]))
-	}
-	return strings.Join(parts, ", ")
+	return strings.Join(rig.Map(slices.Sorted(maps.Keys(led)), func(name string) string { return fmt.Sprintf("%s leads %d", name, led[name]) }), ", ")
 }
 
 // homes returns the shard of each entity in the record of any, as the database says.

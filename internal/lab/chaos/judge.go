@@ -68,10 +68,7 @@ func (r *run) parts(end *history.End) (parts []judged) {
 		return []judged{{Run: all}}
 	}
 	home := rig.Try(r.homes(r.Ctx)).MustDo(r, "look up the shards of entities")
-	for n, part := range history.Deal(all, logs, home) {
-		parts = append(parts, judged{shard: r.shards[n].Shard, Run: part})
-	}
-	return parts
+	return rig.Map(history.Deal(all, logs, home), func(part history.Run) judged { return judged{shard: r.shards[part.Shard].Shard, Run: part} })
 }
 
 func (r *Result) add(j *judged) {
@@ -150,10 +147,9 @@ func (r *Result) count(logs []*history.Log, injections []*injection) {
 	times := map[string][]time.Duration{}
 	for shard, log := range logs {
 		r.Spontaneous += spontaneous(log, done)
-		marks := make([]history.FaultMark, len(done))
-		for n, i := range done {
-			marks[n] = history.FaultMark{Name: i.Step.Kind, At: i.At, Epoch: i.met[shard].Epoch, Until: i.Healed}
-		}
+		marks := rig.Map(done, func(i *injection) history.FaultMark {
+			return history.FaultMark{Name: i.Step.Kind, At: i.At, Epoch: i.met[shard].Epoch, Until: i.Healed}
+		})
 		for n, t := range history.Takeovers(log, marks) {
 			i := done[n]
 			r.Delayed[i.Step.Kind] += t.Delayed

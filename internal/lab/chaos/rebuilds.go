@@ -46,9 +46,7 @@ func (r *run) openRebuilds() {
 	r.rebuilds.searcher = &traffic.Searcher{Elastic: r.Elastic, Index: r.Index, Every: chaosSearches}
 	if r.domain.watched != nil {
 		keys := rig.Try(r.domain.watched(r.Ctx)).Must(r)
-		for _, k := range keys {
-			r.rebuilds.searcher.Watched = append(r.rebuilds.searcher.Watched, k.String())
-		}
+		r.rebuilds.searcher.Watched = rig.Map(keys, outbox.Key.String)
 	}
 	r.drained()
 	r.MustDo("refresh", r.Elastic.Do(r.Ctx, http.MethodPost, "/"+url.PathEscape(r.Index)+"/_refresh", nil, nil))

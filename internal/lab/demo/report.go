@@ -108,10 +108,7 @@ func (v *outcome) write(w io.Writer) {
 	for _, d := range v.compared.Examples {
 		fmt.Fprintf(w, "  %v\n", d)
 	}
-	var each []string
-	for _, t := range v.takeovers {
-		each = append(each, rig.Millis(t.Settle))
-	}
+	each := rig.Map(v.takeovers, func(t takeover) string { return rig.Millis(t.Settle) })
 	order := ""
 	if !v.exact {
 		order = " (judged by statement times: the server has track_commit_timestamp off)"

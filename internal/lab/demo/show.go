@@ -67,12 +67,9 @@ func (r *run) live(docs []Document, loaded int64) []takeover {
 
 // stream edits documents, deletes them and lets them come back.
 func (r *run) stream(docs []Document) *traffic.Stream {
-	keys := make([]outbox.Key, len(docs))
-	for i := range docs {
-		keys[i] = docs[i].Key
-	}
 	return &traffic.Stream{
-		App: r.app, Writers: streamWriters, Rate: streamRate, Seed: uint64(r.began.UnixNano()), Entities: keys, Hot: hotDocuments,
+		App: r.app, Writers: streamWriters, Rate: streamRate, Seed: uint64(r.began.UnixNano()), Hot: hotDocuments,
+		Entities: rig.Map(docs, func(d Document) outbox.Key { return d.Key }),
 		Row: func(random *rand.Rand, n int) traffic.Row {
 			row := docs[n].row()
 			row.Text += fmt.Sprintf("\n\nEdit %x.", random.Uint32())
@@ -105,11 +102,9 @@ func (r *run) load(docs []Document) int64 {
 
 // write changes documents in one transaction, each of which must meet the condition.
 func (r *run) write(ctx context.Context, op outbox.Op, condition traffic.Condition, docs []Document) error {
-	changes := make([]traffic.Change, len(docs))
-	for i := range docs {
-		changes[i] = traffic.Change{Key: docs[i].Key, Op: op, If: condition, Row: docs[i].row()}
-	}
-	events, err := r.app.Write(ctx, changes...)
+	events, err := r.app.Write(ctx, rig.Map(docs, func(d Document) traffic.Change {
+		return traffic.Change{Key: d.Key, Op: op, If: condition, Row: d.row()}
+	})...)
 	return rig.Want(err, len(events) == len(docs), "%d of %d documents are as they must be before", len(events), len(docs))
 }
 

@@ -160,10 +160,7 @@ func clusterFaults() []Scenario {
 			r.breakNode("SIGKILL of the master", faults.MasterSIGKILL, 0, r.missed)
 		}, func(j *judge) {
 			j.missedNodes(1)
-			var masters []string
-			for _, s := range j.sightings() {
-				masters = append(masters, s.Master)
-			}
+			masters := rig.Map(j.sightings(), func(s sighting) string { return s.Master })
 			slices.Sort(masters)
 			j.atLeast("masters in the course of it", "cluster", len(slices.Compact(masters)), 2)
 		}),

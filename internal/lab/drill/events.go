@@ -99,11 +99,7 @@ func counted(n int, what string) string {
 }
 
 func idsOf(events []verdict.Event) []uuid.UUID {
-	ids := make([]uuid.UUID, len(events))
-	for i, e := range events {
-		ids[i] = e.ID
-	}
-	return ids
+	return rig.Map(events, func(e verdict.Event) uuid.UUID { return e.ID })
 }
 
 // become waits until all of the events have a status of those, where an event in flight is

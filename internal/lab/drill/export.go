@@ -95,11 +95,9 @@ func (x *export) run(scenario string) {
 		out.Spans += n
 	}
 	x.Must(d.Write(verdict.ExportedFile, out))
-	rows := make([][]any, len(out.Queries))
-	for i, q := range out.Queries {
-		rows[i] = []any{q.By, q.ID, q.Operation, q.Traces, q.Spans, q.File}
-	}
-	verdict.WriteRows(x.Out, []any{"BY", "ID", "OPERATION", "TRACES", "SPANS", "FILE"}, rows...)
+	verdict.WriteRows(x.Out, []any{"BY", "ID", "OPERATION", "TRACES", "SPANS", "FILE"}, rig.Map(out.Queries, func(q verdict.Query) []any {
+		return []any{q.By, q.ID, q.Operation, q.Traces, q.Spans, q.File}
+	})...)
 	fmt.Fprintf(x.Out, "%s with %s from %s, service %s, in %s\n", counted(out.Traces, "trace"), counted(out.Spans, "span"), out.Source, out.Service, d)
 	if len(missing) > 0 {
 		x.Must(fmt.Errorf("export: no trace of %s in %s; %s", strings.Join(missing, ", "), out.Source, source.hint(x.Ctx)))

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/internal/testenv/collector"
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
@@ -135,11 +136,7 @@ func (j *judge) storesEqual() {
 func (j *judge) results(e verdict.Event) string {
 	spans := j.SpansOf(spanEvent, eventID+e.ID.String())
 	slices.SortFunc(spans, func(a, b collector.Span) int { return a.End.Compare(b.End) })
-	parts := make([]string, len(spans))
-	for i, s := range spans {
-		parts[i] = fmt.Sprintf("%v(%v)", s.Attrs["result"], s.Attrs["attempt"])
-	}
-	return strings.Join(parts, ", ")
+	return strings.Join(rig.Map(spans, func(s collector.Span) string { return fmt.Sprintf("%v(%v)", s.Attrs["result"], s.Attrs["attempt"]) }), ", ")
 }
 
 // history is what triggers have recorded in the database.

@@ -88,10 +88,7 @@ func (r *run) fillSource(rows int) (watched []outbox.Key) {
 		keys = append(keys, traffic.NewKey())
 	}
 	for part := range slices.Chunk(keys, rebuildPart) {
-		changes := make([]traffic.Change, len(part))
-		for i, k := range part {
-			changes[i] = traffic.Upsert(k, "written before the rebuild")
-		}
+		changes := rig.Map(part, func(k outbox.Key) traffic.Change { return traffic.Upsert(k, "written before the rebuild") })
 		rig.Try(r.app.Write(r.Ctx, changes...)).MustDo(r, "write rows")
 	}
 	r.drained()
@@ -103,10 +100,7 @@ func (r *run) fillSource(rows int) (watched []outbox.Key) {
 // search searches for documents every millisecond, one of which is changed all the time, until the
 // function that it returns is called.
 func (r *run) search(watched []outbox.Key) (stop func() traffic.Searches) {
-	s := &traffic.Searcher{Elastic: r.Elastic, Index: r.Index}
-	for _, k := range watched {
-		s.Watched = append(s.Watched, k.String())
-	}
+	s := &traffic.Searcher{Elastic: r.Elastic, Index: r.Index, Watched: rig.Map(watched, outbox.Key.String)}
 	searched := rig.During(r.Ctx, s.Run)
 	changed := rig.During(r.Ctx, func(ctx context.Context) {
 		for rig.Sleep(ctx, watchedPeriod) == nil {

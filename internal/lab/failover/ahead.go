@@ -63,7 +63,7 @@ func (r *run) end() *history.End {
 
 // missing returns the acknowledged events that the primary has not, of those that no
 // round has looked for.
-func (r *run) missing() (lost []history.Enqueued) {
+func (r *run) missing() []history.Enqueued {
 	var fresh []history.Enqueued
 	for _, app := range r.applications() {
 		all := app.Acknowledged()
@@ -74,10 +74,7 @@ func (r *run) missing() (lost []history.Enqueued) {
 	var places []int
 	r.MustDo("missing events", r.Pool.QueryRow(r.Ctx, `select coalesce(array_agg(ord order by ord), '{}') from unnest($1::uuid[]) with ordinality as e(id, ord)
 		where not exists (select from search_outbox_events o where o.id = e.id)`, ids).Scan(&places))
-	for _, ord := range places {
-		lost = append(lost, fresh[ord-1])
-	}
-	return lost
+	return rig.Map(places, func(ord int) history.Enqueued { return fresh[ord-1] })
 }
 
 // source is what the primary knows of an entity.

@@ -51,10 +51,7 @@ func (r *run) openProbes() {
 	r.stream.Rate = memberRate
 	urls := []string{r.cluster.ProxyURL()}
 	if !r.opts.Proxy {
-		urls = nil
-		for _, h := range r.cluster.Hosts() {
-			urls = append(urls, h.URL()+"&connect_timeout=1")
-		}
+		urls = rig.Map(r.cluster.Hosts(), func(h *patroni.Host) string { return h.URL() + "&connect_timeout=1" })
 	}
 	for _, url := range urls {
 		pool := rig.Try(rig.OpenPool(r.Ctx, url, 2)).Must(r)
@@ -139,9 +136,7 @@ func (r *run) throughFault(round *Round, fault *faults.Injection) {
 	var replicas []string
 	if round.Lossy {
 		primary := rig.Try(r.cluster.Primary(r.Ctx)).Must(r)
-		for _, h := range r.cluster.Others(primary) {
-			replicas = append(replicas, h.URL())
-		}
+		replicas = rig.Map(r.cluster.Others(primary), (*patroni.Host).URL)
 		r.cutOff(replicas...)
 	}
 	before := rig.Try(r.Position(r.Ctx)).Must(r)

@@ -54,10 +54,7 @@ func (r *run) judge(result *Result) {
 	log := rig.Try(history.Read(r.Ctx, r.Pool, rig.Outbox, group)).Must(r)
 	end := r.end()
 	// What went with a primary is counted apart; the rest the last one must have.
-	var acknowledged []history.Enqueued
-	for _, app := range r.applications() {
-		acknowledged = append(acknowledged, app.Acknowledged()...)
-	}
+	acknowledged := slices.Concat(rig.Map(r.applications(), (*traffic.Application).Acknowledged)...)
 	kept := slices.DeleteFunc(slices.Clone(acknowledged), func(e history.Enqueued) bool { return r.gone[e] })
 	v := history.Check(history.Run{Log: log, Acknowledged: kept})
 	for _, b := range append(v.Breaches(), history.Breach{Invariant: "dead letters", Findings: v.DeadLetters}) {

@@ -25,11 +25,7 @@ const (
 
 // MemberFaults are the names of the faults of a PostgreSQL that fails over by itself.
 func MemberFaults() Names {
-	var names Names
-	for _, f := range members() {
-		names = append(names, f.Name)
-	}
-	return names
+	return rig.Map(members(), func(f Fault) string { return f.Name })
 }
 
 // members are faults of [Target.Patroni].

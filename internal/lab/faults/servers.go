@@ -339,11 +339,7 @@ func restartAll(i *Injection) {
 }
 
 func startNodes(i *Injection) {
-	var errs []error
-	for _, node := range i.Servers.ElasticNodes() {
-		errs = append(errs, i.Servers.Do(i.Ctx, stack.StartServer, node))
-	}
-	i.Must(errors.Join(errs...))
+	i.Must(errors.Join(rig.Map(i.Servers.ElasticNodes(), func(node stack.Server) error { return i.Servers.Do(i.Ctx, stack.StartServer, node) })...))
 }
 
 // watermark makes the cluster look at its disks, of which so much has to be free; nil restores

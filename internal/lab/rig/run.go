@@ -310,6 +310,15 @@ func Wrap(noun string, err error) error {
 	return nil
 }
 
+// Map returns what of says of each, in their order.
+func Map[T, U any](all []T, of func(T) U) []U {
+	out := make([]U, len(all))
+	for n, one := range all {
+		out[n] = of(one)
+	}
+	return out
+}
+
 // Stop returns err as one that ends [Await] at once.
 func Stop(err error) error { return backoff.Permanent(err) }
 

@@ -37,12 +37,7 @@ func drills() []drill {
 	}
 }
 
-func names() (all []string) {
-	for _, d := range drills() {
-		all = append(all, d.name)
-	}
-	return all
-}
+func names() []string { return rig.Map(drills(), func(d drill) string { return d.name }) }
 
 func (r *run) play(d drill) {
 	r.screen.Refresh(d.name + " …")

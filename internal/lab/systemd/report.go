@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
 )
@@ -92,11 +93,9 @@ func (r *Result) write(w io.Writer) {
 	for _, f := range r.findings {
 		fmt.Fprintf(w, "  %s\n", f)
 	}
-	var rows [][]any
-	for _, d := range r.Drills {
-		rows = append(rows, []any{d.Name, orNothing(d.FirstMS, "ms"), orNothing(d.PauseMS, "ms"), orNothing(d.BackS, "s"), d.Seen})
-	}
-	verdict.WriteRows(w, []any{"drill", "first settled", "longest pause", "pair well again", "seen"}, rows...)
+	verdict.WriteRows(w, []any{"drill", "first settled", "longest pause", "pair well again", "seen"}, rig.Map(r.Drills, func(d *Drill) []any {
+		return []any{d.Name, orNothing(d.FirstMS, "ms"), orNothing(d.PauseMS, "ms"), orNothing(d.BackS, "s"), d.Seen}
+	})...)
 	fmt.Fprintf(w, "%d events committed in %.0f s, %d transactions refused, %d terms; %d lost, %d out of order, %d failed; %d acts of a second claimer\n",
 		r.Produced, r.Seconds, r.Refused, r.Terms, r.Lost, r.OutOfOrder, r.Failed, r.TwoClaimers)
 	said := "PASS"

@@ -193,11 +193,8 @@ func (r *Result) await(ctx context.Context, opts Options, events []outbox.ID, sc
 		if err := opts.Pool.QueryRow(ctx, settled, ids).Scan(&r.Done, &failed, &seconds); err != nil {
 			return err
 		}
-		took := make(verdict.Distribution, len(seconds))
-		for i, s := range seconds {
-			took[i] = verdict.InMillis(time.Duration(s * float64(time.Second)))
-		}
-		s := took.Latency()
+		took := rig.Map(seconds, func(s float64) float64 { return verdict.InMillis(time.Duration(s * float64(time.Second))) })
+		s := verdict.Distribution(took).Latency()
 		r.EndToEnd = &s
 		screen.Refresh(fmt.Sprintf("done %s of %s, %d failed", rig.Number(r.Done), rig.Number(len(events)), failed))
 		if left := len(events) - r.Done - failed; left > 0 {

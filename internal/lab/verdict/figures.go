@@ -160,11 +160,7 @@ func InMillis(d time.Duration) float64 { return float64(d.Microseconds()) / 1000
 
 // Millis returns the distribution of durations.
 func Millis(durations []time.Duration) Distribution {
-	d := make(Distribution, len(durations))
-	for i := range durations {
-		d[i] = InMillis(durations[i])
-	}
-	return d
+	return rig.Map(durations, InMillis)
 }
 
 // Percentile returns the smallest figure that p percent of all figures do not exceed (the

@@ -177,21 +177,17 @@ last run with the median of those before it. --page writes one page with graphs.
 }
 
 func writePast(w io.Writer, all []Past) {
-	rows := make([][]any, len(all))
-	for i, p := range all {
-		rows[i] = []any{p.Scenario, p.Run, p.Verdict, secs(p.Detection), secs(p.Takeover), secs(p.Repair)}
-	}
-	WriteRows(w, []any{"DRILL", "RUN", "VERDICT", "DETECTION", "TAKEOVER", "REPAIR"}, rows...)
+	WriteRows(w, []any{"DRILL", "RUN", "VERDICT", "DETECTION", "TAKEOVER", "REPAIR"}, rig.Map(all, func(p Past) []any {
+		return []any{p.Scenario, p.Run, p.Verdict, secs(p.Detection), secs(p.Takeover), secs(p.Repair)}
+	})...)
 	times := series(all)
 	if len(times) == 0 {
 		return
 	}
-	rows = make([][]any, len(times))
-	for i, s := range times {
-		rows[i] = []any{s.Scenario, s.What, len(s.Values), s.Last, s.Median, s.Trend}
-	}
 	fmt.Fprintln(w)
-	WriteRows(w, []any{"DRILL", "TIME", "RUNS", "LAST", "MEDIAN BEFORE", "TREND"}, rows...)
+	WriteRows(w, []any{"DRILL", "TIME", "RUNS", "LAST", "MEDIAN BEFORE", "TREND"}, rig.Map(times, func(s pastSeries) []any {
+		return []any{s.Scenario, s.What, len(s.Values), s.Last, s.Median, s.Trend}
+	})...)
 }
 
 func secs(v *float64) string {
