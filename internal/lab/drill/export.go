@@ -42,7 +42,7 @@ type ExportOptions struct {
 
 // traceSource answers questions for traces, in Jaeger's form.
 type traceSource interface {
-	find(ctx context.Context, q verdict.Query) (json.RawMessage, map[string]int, error) // spans by trace
+	find(ctx context.Context, q verdict.Query) (json.RawMessage, error) // an array of traces
 	names(ctx context.Context, service string) (services, operations []string, err error)
 	hint(ctx context.Context) string
 }
@@ -78,14 +78,14 @@ func (x *export) run(scenario string) {
 	var missing []string
 	for i := range out.Queries {
 		q := &out.Queries[i]
-		traces, spans, err := source.find(x.Ctx, *q)
-		x.MustDo("export", err)
-		for _, n := range spans {
-			q.Spans += n
+		traces := rig.Try(source.find(x.Ctx, *q)).MustDo(x, "export")
+		var found []watch.Trace
+		x.MustDo("export", json.Unmarshal(traces, &found))
+		for _, t := range found {
+			q.Spans += len(t.Spans)
+			seen[t.ID] = len(t.Spans)
 		}
-		q.Traces = len(spans)
-		maps.Copy(seen, spans)
-		if q.Traces == 0 {
+		if q.Traces = len(found); q.Traces == 0 {
 			missing = append(missing, q.By+" "+q.ID)
 		}
 		x.Must(d.Write(q.File, map[string]any{"data": traces}))
@@ -173,15 +173,10 @@ type jaeger struct {
 	limit    int
 }
 
-func (j jaeger) find(ctx context.Context, q verdict.Query) (json.RawMessage, map[string]int, error) {
-	found, raw, err := j.traces.FindRaw(ctx, watch.Query{
+func (j jaeger) find(ctx context.Context, q verdict.Query) (json.RawMessage, error) {
+	return j.traces.FindRaw(ctx, watch.Query{
 		Service: j.service, Operation: q.Operation, Tags: map[string]string{q.Tag: q.ID}, Limit: j.limit, Lookback: j.lookback,
 	})
-	spans := map[string]int{}
-	for _, t := range found {
-		spans[t.ID] = len(t.Spans)
-	}
-	return raw, spans, err
 }
 
 func (j jaeger) names(ctx context.Context, service string) (services, operations []string, err error) {
@@ -220,7 +215,7 @@ func (c capture) names(_ context.Context, service string) (services, operations 
 	return services, operations, nil
 }
 
-func (c capture) find(_ context.Context, q verdict.Query) (json.RawMessage, map[string]int, error) {
+func (c capture) find(_ context.Context, q verdict.Query) (json.RawMessage, error) {
 	var order []string
 	of := map[string][]collector.Span{}
 	for _, s := range c.spans {
@@ -229,19 +224,12 @@ func (c capture) find(_ context.Context, q verdict.Query) (json.RawMessage, map[
 			order = append(order, s.Trace)
 		}
 	}
-	counts := map[string]int{}
 	for _, s := range c.spans {
 		if of[s.Trace] != nil {
 			of[s.Trace] = append(of[s.Trace], s)
-			counts[s.Trace]++
 		}
 	}
-	traces := make([]any, 0, len(order))
-	for _, id := range order {
-		traces = append(traces, inJaegersForm(id, of[id]))
-	}
-	raw, err := json.Marshal(traces)
-	return raw, counts, err
+	return json.Marshal(rig.Map(order, func(id string) any { return inJaegersForm(id, of[id]) }))
 }
 
 // inJaegersForm writes a trace as Jaeger's API does, so that what reads the one reads the

@@ -163,20 +163,45 @@ const (
 
 // Trace is what Jaeger has of a trace.
 type Trace struct {
-	ID    string
-	Spans []Span
+	ID        string `json:"traceID"`
+	Spans     []Span `json:"spans"`
+	Processes map[string]struct {
+		Service string `json:"serviceName"`
+		Tags    Tags   `json:"tags"`
+	} `json:"processes"`
 }
 
 // Span is one span of a [Trace].
 type Span struct {
-	TraceID, ID string
-	Service     string
-	Operation   string
-	References  []Reference
-	Start       time.Time
-	Duration    time.Duration
-	Tags        map[string]any // string, bool, or float64 for every number
-	Resource    map[string]any // of the process that sent it
+	TraceID    string      `json:"traceID"`
+	ID         string      `json:"spanID"`
+	Operation  string      `json:"operationName"`
+	References []Reference `json:"references"`
+	Process    string      `json:"processID"`
+	Micros     int64       `json:"startTime"` // since 1970
+	Duration   int64       `json:"duration"`  // microseconds
+	Tags       Tags        `json:"tags"`
+
+	Service  string    `json:"-"`
+	Start    time.Time `json:"-"`
+	Resource Tags      `json:"-"` // of the process that sent it
+}
+
+// Tags are values by key: string, bool, or float64 for every number.
+type Tags map[string]any
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (t *Tags) UnmarshalJSON(text []byte) error {
+	var list []struct {
+		Key   string
+		Value any
+	}
+	err := json.Unmarshal(text, &list)
+	*t = Tags{}
+	for _, tag := range list {
+		(*t)[tag.Key] = tag.Value
+	}
+	return err
 }
 
 // Reference is to the parent of a span (CHILD_OF), or to a span that it is linked with
@@ -270,84 +295,48 @@ func (t *Traces) Operations(ctx context.Context, service string) (names []string
 
 // Trace returns the trace of that id, whole.
 func (t *Traces) Trace(ctx context.Context, id string) (Trace, error) {
-	var found []jaegerTrace
+	var found []Trace
 	if _, err := t.get(ctx, t.url()+"/api/traces/"+url.PathEscape(id), &found); err != nil {
 		return Trace{}, err
 	}
 	if len(found) != 1 {
 		return Trace{}, fmt.Errorf("ask Jaeger: %d traces of id %s", len(found), id)
 	}
-	return found[0].trace(), nil
+	complete(found)
+	return found[0], nil
 }
 
 // Find returns the newest traces that q selects, whole.
 func (t *Traces) Find(ctx context.Context, q Query) ([]Trace, error) {
-	traces, _, err := t.FindRaw(ctx, q)
-	return traces, err
+	raw, err := t.FindRaw(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	var found []Trace
+	if err := json.Unmarshal(raw, &found); err != nil {
+		return nil, fmt.Errorf("answer of Jaeger: %w", err)
+	}
+	complete(found)
+	return found, nil
 }
 
-// FindRaw also returns the traces as Jaeger writes them, an array of JSON.
-func (t *Traces) FindRaw(ctx context.Context, q Query) ([]Trace, json.RawMessage, error) {
+// FindRaw returns them as Jaeger writes them, an array of JSON.
+func (t *Traces) FindRaw(ctx context.Context, q Query) (raw json.RawMessage, err error) {
 	values, err := q.values()
 	if err != nil {
-		return nil, nil, fmt.Errorf("query of traces: %w", err)
+		return nil, fmt.Errorf("query of traces: %w", err)
 	}
-	var raw json.RawMessage
-	if _, err := t.get(ctx, t.url()+"/api/traces?"+values.Encode(), &raw); err != nil {
-		return nil, nil, err
-	}
-	var found []jaegerTrace
-	if err := json.Unmarshal(raw, &found); err != nil {
-		return nil, nil, fmt.Errorf("answer of Jaeger: %w", err)
-	}
-	traces := make([]Trace, len(found))
-	for i := range found {
-		traces[i] = found[i].trace()
-	}
-	return traces, raw, nil
+	_, err = t.get(ctx, t.url()+"/api/traces?"+values.Encode(), &raw)
+	return raw, err
 }
 
-// jaegerTrace is the answer's form.
-type jaegerTrace struct {
-	TraceID string `json:"traceID"`
-	Spans   []struct {
-		TraceID    string      `json:"traceID"`
-		SpanID     string      `json:"spanID"`
-		Operation  string      `json:"operationName"`
-		References []Reference `json:"references"`
-		Start      int64       `json:"startTime"` // microseconds
-		Duration   int64       `json:"duration"`
-		Process    string      `json:"processID"`
-		Tags       jaegerTags  `json:"tags"`
-	} `json:"spans"`
-	Processes map[string]struct {
-		Service string     `json:"serviceName"`
-		Tags    jaegerTags `json:"tags"`
-	} `json:"processes"`
-}
-
-type jaegerTags []struct {
-	Key   string `json:"key"`
-	Value any    `json:"value"`
-}
-
-func (t jaegerTags) values() map[string]any {
-	all := make(map[string]any, len(t))
-	for _, tag := range t {
-		all[tag.Key] = tag.Value
-	}
-	return all
-}
-
-func (t *jaegerTrace) trace() Trace {
-	trace := Trace{ID: t.TraceID, Spans: make([]Span, len(t.Spans))}
-	for i, s := range t.Spans {
-		process := t.Processes[s.Process]
-		trace.Spans[i] = Span{
-			TraceID: s.TraceID, ID: s.SpanID, Service: process.Service, Operation: s.Operation,
-			References: s.References, Start: time.UnixMicro(s.Start), Duration: time.Duration(s.Duration) * time.Microsecond,
-			Tags: s.Tags.values(), Resource: process.Tags.values(),
+// complete fills in what Jaeger has elsewhere, or in another form.
+func complete(traces []Trace) {
+	for _, t := range traces {
+		for i := range t.Spans {
+			s := &t.Spans[i]
+			process := t.Processes[s.Process]
+			s.Service, s.Resource, s.Start = process.Service, process.Tags, time.UnixMicro(s.Micros)
 		}
 	}
-	return trace
 }
