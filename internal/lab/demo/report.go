@@ -29,6 +29,8 @@ type Result struct {
 	LostEvents      int     `json:"lost_events"`       // events that did not end done
 	OutOfOrder      int     `json:"out_of_order"`      // events done before an earlier one of their entity
 	TwoActive       int     `json:"two_active"`        // claims and settles of a term that was over
+	Unleased        int     `json:"unleased"`          // verdicts without a lease
+	Twice           int     `json:"done_twice"`        // events that were done more than once
 	TakeoverMS      float64 `json:"takeover_ms"`       // the longest of the run, from SIGKILL to the first settled event
 	EventsPerSecond int     `json:"events_per_second"` // while the load was projected
 }
@@ -38,7 +40,7 @@ func (r *Result) Err() error {
 	return verdict.Clean("the run", []verdict.Count{
 		{N: r.Missing, What: "missing documents"}, {N: r.Extra, What: "extra documents"}, {N: r.Stale, What: "stale documents"},
 		{N: r.LostEvents, What: "lost events"}, {N: r.OutOfOrder, What: "events out of order"},
-		{N: r.TwoActive, What: "acts of a second active instance"},
+		{N: r.TwoActive, What: "acts of a second active instance"}, {N: r.Unleased, What: "verdicts without a lease"}, {N: r.Twice, What: "events done twice"},
 	})
 }
 
@@ -63,6 +65,7 @@ func judge(log *history.Log, acknowledged []history.Enqueued, compared *reconcil
 		Produced: len(acknowledged), Documents: compared.Documents,
 		Missing: compared.Missing, Extra: compared.Extra, Stale: compared.Stale,
 		LostEvents: len(v.Lost) + len(v.DeadLetters), OutOfOrder: len(v.OutOfOrder), TwoActive: len(v.TwoActive),
+		Unleased: len(v.Unleased), Twice: len(v.Twice),
 		TakeoverMS: math.Round(float64(longest)/float64(time.Millisecond)*10) / 10,
 	}
 	if took > 0 {
@@ -97,10 +100,7 @@ const maxFindings = 5
 
 func (v *outcome) write(w io.Writer) {
 	r := &v.result
-	for _, b := range []history.Breach{
-		{Invariant: "lost", Findings: append(v.Lost, v.DeadLetters...)}, {Invariant: "out of order", Findings: v.OutOfOrder},
-		{Invariant: "two active", Findings: v.TwoActive},
-	} {
+	for _, b := range append(v.Breaches(), history.Breach{Invariant: "dead letters", Findings: v.DeadLetters}) {
 		for _, line := range b.Lines(maxFindings) {
 			fmt.Fprintln(w, "  "+line)
 		}

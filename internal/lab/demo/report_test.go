@@ -30,6 +30,9 @@ func smallLog() (*history.Log, []history.Enqueued) {
 			Seq: int64(len(log.Changes)), Tx: uint64(len(log.Changes)), At: at(ms), Event: id,
 			Key: outbox.Key{Type: "func", ID: id}, Version: int64(i), From: from, To: to,
 		}
+		if to == history.Done {
+			c.Owner, c.Epoch = "a", 1
+		}
 		log.Changes = append(log.Changes, c)
 	}
 	for i := 1; i <= 4; i++ {
@@ -70,7 +73,7 @@ func TestJudge(t *testing.T) {
 
 	t.Run("EachFigureFailsTheRun", func(t *testing.T) {
 		t.Parallel()
-		for _, r := range []Result{{Missing: 1}, {Extra: 1}, {Stale: 1}, {LostEvents: 1}, {OutOfOrder: 1}, {TwoActive: 1}} {
+		for _, r := range []Result{{Missing: 1}, {Extra: 1}, {Stale: 1}, {LostEvents: 1}, {OutOfOrder: 1}, {TwoActive: 1}, {Unleased: 1}, {Twice: 1}} {
 			if r.Err() == nil {
 				t.Errorf("%+v: got no error", r)
 			}
@@ -92,12 +95,35 @@ func TestJudge(t *testing.T) {
 		}
 		var out strings.Builder
 		v.write(&out)
-		for _, part := range []string{"lost: func:", "two active: func:", "extra func:x", "track_commit_timestamp"} {
+		for _, part := range []string{"lost: func:", "one claimer: func:", "extra func:x", "track_commit_timestamp"} {
 			if !strings.Contains(out.String(), part) {
 				t.Errorf("summary: got\n%s\nwant %q in it", &out, part)
 			}
 		}
 	})
+}
+
+func TestJudgeRefusesWhatTheRecordContradicts(t *testing.T) {
+	t.Parallel()
+	for want, spoil := range map[string]func(*history.Log){
+		"1 verdicts without a lease": func(log *history.Log) { log.Changes[7].Owner = "" },
+		"1 events done twice": func(log *history.Log) {
+			again := log.Changes[7]
+			again.From, again.Tx = history.Done, again.Tx+1
+			log.Changes = append(log.Changes, again)
+		},
+	} {
+		log, ledger := smallLog()
+		spoil(log)
+		v := judge(log, ledger, &reconcile.Report{Rows: 4, Documents: 4}, nil, 3)
+		if err := v.result.Err(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got error %v, want %q in it", err, want)
+		}
+		var out strings.Builder
+		if v.write(&out); !strings.Contains(out.String(), "func:") {
+			t.Errorf("%s: got\n%s\nwant the finding in it", want, &out)
+		}
+	}
 }
 
 func TestResultFile(t *testing.T) {
@@ -115,7 +141,7 @@ func TestResultFile(t *testing.T) {
 		t.Fatalf("%v in %s", err, b)
 	}
 	want := map[string]float64{"produced": 7, "documents": 0, "missing": 0, "extra": 0, "stale": 0, "lost_events": 0,
-		"out_of_order": 0, "two_active": 0, "takeover_ms": 12.5, "events_per_second": 0}
+		"out_of_order": 0, "two_active": 0, "unleased": 0, "done_twice": 0, "takeover_ms": 12.5, "events_per_second": 0}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("names and values (-want +got):\n%s", diff)
 	}

@@ -43,6 +43,8 @@ type Result struct {
 	Lost        int  `json:"lost"`
 	OutOfOrder  int  `json:"out_of_order"`
 	TwoClaimers int  `json:"two_claimers"`
+	Unleased    int  `json:"unleased"` // verdicts without a lease
+	Twice       int  `json:"done_twice"`
 	Failed      int  `json:"failed"`    // events that ended in the dead letter
 	Misjudged   int  `json:"misjudged"` // machines in whose journal a line has not the priority of its level
 	LogLines    int  `json:"log_lines"` // that were looked at for that
@@ -64,6 +66,7 @@ func (r *Result) Err() error {
 	}
 	return verdict.Clean("the run", []verdict.Count{
 		{N: r.Lost, What: "lost events"}, {N: r.OutOfOrder, What: "events out of order"}, {N: r.TwoClaimers, What: "acts of a second claimer"},
+		{N: r.Unleased, What: "verdicts without a lease"}, {N: r.Twice, What: "events done twice"},
 		{N: r.Failed, What: "dead letters"}, {N: r.Misjudged, What: "journals with wrong priorities"},
 	}, wrong...)
 }

@@ -231,6 +231,7 @@ func (r *run) judge() {
 	out := &r.result
 	out.Produced, out.Refused, out.Terms = len(acknowledged), r.stream.App.Refused(), len(log.Terms)
 	out.Lost, out.OutOfOrder, out.TwoClaimers, out.Failed = len(v.Lost), len(v.OutOfOrder), len(v.TwoActive), len(v.DeadLetters)
+	out.Unleased, out.Twice = len(v.Unleased), len(v.Twice)
 	out.Converged = len(v.Diverged) == 0 && len(v.Unsettled) == 0 && end.Compared.Equal()
 	for _, b := range v.Breaches() {
 		out.findings = append(out.findings, b.Lines(5)...)

@@ -27,6 +27,8 @@ func TestVerdict(t *testing.T) {
 		"1 lost events":                 func(r *Result) { r.Lost = 1 },
 		"2 events out of order":         func(r *Result) { r.OutOfOrder = 2 },
 		"3 acts of a second claimer":    func(r *Result) { r.TwoClaimers = 3 },
+		"6 verdicts without a lease":    func(r *Result) { r.Unleased = 6 },
+		"7 events done twice":           func(r *Result) { r.Twice = 7 },
 		"4 dead letters":                func(r *Result) { r.Failed = 4 },
 		"5 journals with wrong":         func(r *Result) { r.Misjudged = 5 },
 		"the stores differ":             func(r *Result) { r.Converged = false },
