@@ -39,8 +39,8 @@ func TestSessionParamsWinOverTheDatabase(t *testing.T) {
 	}
 }
 
-// After a rehearsal the calls with which a term begins find their statements planned, and nothing has changed.
-func TestRehearsalPlansTheBeginningOfATerm(t *testing.T) {
+// After a warm-up the calls with which a term begins find their statements planned, and nothing has changed.
+func TestWarmUpPlansTheBeginningOfATerm(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.enqueue(1)
@@ -63,13 +63,13 @@ func TestRehearsalPlansTheBeginningOfATerm(t *testing.T) {
 	}
 	planned() // the look itself
 	before := b.state()
-	if err := next.Rehearse(ctx, session); err != nil {
+	if err := next.WarmUp(ctx, session); err != nil {
 		t.Fatal(err)
 	}
 	if b.state() != before {
-		t.Error("the rehearsal has changed a row")
+		t.Error("the warm-up has changed a row")
 	}
-	rehearsed := planned()
+	warm := planned()
 
 	b.setTerm(2, "b")
 	if err := next.Occupy(ctx, 2); err != nil {
@@ -94,7 +94,7 @@ func TestRehearsalPlansTheBeginningOfATerm(t *testing.T) {
 		t.Fatalf("leased %+v, %v", got, err)
 	}
 	for _, statement := range planned() {
-		if !slices.Contains(rehearsed, statement) {
+		if !slices.Contains(warm, statement) {
 			t.Errorf("planned only in the term: %s", statement)
 		}
 	}

@@ -192,7 +192,7 @@ func (d *daemon) run(ctx context.Context) error {
 	err := d.ready(inner)
 	if err == nil && inner.Err() == nil {
 		surround("presence", d.announce)
-		surround("rehearsal", d.rehearse)
+		surround("warm sessions", d.keepWarm)
 		surround("gauges", d.measure)
 		if d.shared {
 			surround("home", d.watchHome)

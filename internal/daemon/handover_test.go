@@ -85,7 +85,7 @@ func (r *rig) endOf(epoch int64) (reason string) {
 }
 
 // A standby has its idle sessions plan what a term begins with.
-func TestStandbyRehearses(t *testing.T) {
+func TestStandbyKeepsItsSessionsWarm(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
 	a := r.start("a")

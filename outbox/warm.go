@@ -7,9 +7,9 @@ import (
 	"github.com/google/uuid"
 )
 
-// Rehearse has a session parse and plan the statements with which a term begins: the first time that takes longer
+// WarmUp has a session parse and plan the statements with which a term begins: the first time that takes longer
 // than what they do. It makes the calls of a term that never was, which find nothing and change nothing.
-func (s *Store) Rehearse(ctx context.Context, session DB) error {
+func (s *Store) WarmUp(ctx context.Context, session DB) error {
 	const never = -1
 	a := *s.opened()
 	a.db = session

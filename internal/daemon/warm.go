@@ -8,29 +8,29 @@ import (
 )
 
 const (
-	// rehearseEvery is how often a standby prepares its sessions: autovacuum renews statistics once a minute by default,
+	// warmEvery is how often a standby prepares its sessions: autovacuum renews statistics once a minute by default,
 	// and plans are made anew then.
-	rehearseEvery   = time.Minute
-	rehearseTimeout = time.Second
+	warmEvery   = time.Minute
+	warmTimeout = time.Second
 )
 
-// rehearse prepares the idle sessions of a standby for a term. What is wrong with one shows elsewhere.
-func (d *daemon) rehearse(ctx context.Context) error {
+// keepWarm prepares the idle sessions of a standby for a term. What is wrong with one shows elsewhere.
+func (d *daemon) keepWarm(ctx context.Context) error {
 	var last time.Time
 	return every(ctx, watchEvery, func(ctx context.Context) {
 		switch {
 		case d.elector.Status().Role != leader.RoleStandby:
 			last = time.Time{}
 			return
-		case !last.IsZero() && time.Since(last) < rehearseEvery:
+		case !last.IsZero() && time.Since(last) < warmEvery:
 			return
 		}
 		last = time.Now()
-		ctx, cancel := context.WithTimeout(ctx, rehearseTimeout)
+		ctx, cancel := context.WithTimeout(ctx, warmTimeout)
 		defer cancel()
 		for _, session := range d.pool.AcquireAllIdle(ctx) {
 			for _, l := range d.projectors {
-				if l.store.Rehearse(ctx, session) != nil {
+				if l.store.WarmUp(ctx, session) != nil {
 					break
 				}
 			}
