@@ -7,8 +7,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// WarmUp has a session parse and plan the statements with which a term begins: the first time that takes longer
-// than what they do. It makes the calls of a term that never was, which find nothing and change nothing.
+// WarmUp has a session parse and plan the statements with which a term begins, which takes longer than to run them. It
+// makes the calls of a term that never was: they change nothing, and read no event.
 func (s *Store) WarmUp(ctx context.Context, session DB) error {
 	const never = -1
 	a := *s.opened()

@@ -2,15 +2,15 @@
 -- id, and then the entities of that id: they differ in their types. So a page never splits an
 -- id. The rows that are read of one id are bounded: put_off_types.sql names the entities
 -- that are only among the others.
---   $1 most ids, $2 entity id after which to begin; null for the first, $3 most rows of an id,
+--   $1 most ids, 0 for none, $2 entity id after which to begin; null for the first, $3 most rows of an id,
 --   $4 whether a failed row is in the way, too
 -- Answers type, id, the number of rows read, and whether the lowest open row of the entity has to wait.
 with recursive step as (
   ((select entity_id, 1 as n from {table}
-    where $2::{entity} is null and status = 'pending' and behind is not null order by entity_id limit 1)
+    where $1 > 0 and $2::{entity} is null and status = 'pending' and behind is not null order by entity_id limit 1)
    union all
    (select entity_id, 1 from {table}
-    where entity_id > $2::{entity} and status = 'pending' and behind is not null order by entity_id limit 1))
+    where $1 > 0 and entity_id > $2::{entity} and status = 'pending' and behind is not null order by entity_id limit 1))
   union all
   select b.entity_id, s.n + 1
   from step s
