@@ -78,7 +78,7 @@ when several shards share the index, and when the leader's credentials lack a pr
 		{outbox.RebuildResume, "resume", "Go on with a paused rebuild", "products --by alice --why \"peak hours are over\"", "no rebuild of it goes on"},
 		{outbox.RebuildAbort, "abort", "End a rebuild and delete the new index, unless the alias has moved to it; the old one stays in use", "products --why \"wrong analyzer\" --json",
 			"no rebuild of it goes on"},
-		{outbox.RebuildDropOld, "drop-old", "Delete the index that the alias led to before the last rebuild", "products --why \"release 12 is good\" --wait 2m",
+		{outbox.RebuildDropOld, "drop-old", "Delete the index that the alias led to before the last rebuild, or let it be where the alias leads to it again", "products --why \"release 12 is good\" --wait 2m",
 			"no finished rebuild of it has left an old index: one goes on, it was dropped before, a plain index was replaced, or a table is the destination and was written again in place"},
 	} {
 		cmd.AddCommand(a.rebuildAskCommand(ask))

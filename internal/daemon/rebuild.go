@@ -32,6 +32,7 @@ type rebuilder struct {
 	sink      *elastic.Sink
 	redo      *outbox.Redo
 	holds     chan *hold
+	holding   bool // live events wait for what it writes
 
 	row    outbox.Rebuild
 	target projections.Sides // what is filled

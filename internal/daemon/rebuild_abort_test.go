@@ -198,7 +198,7 @@ func TestDropOfAnOldIndexInUseLetsTheNextRebuildBegin(t *testing.T) {
 	r.ask(outbox.RebuildDropOld)
 	var row outbox.Rebuild
 	testenv.Eventually(t, func() bool { row = r.rebuild(searchProjection); return row.Asked == "" }, "an answer")
-	if want := "the alias leads to " + r.index + "-v1: it is in use, and not dropped"; row.OldIndex != "" || row.Note != want {
+	if want := fmt.Sprintf("the alias leads to %[1]s-v1: it is in use, and not dropped; %[1]s-v2 is not in use: delete it by hand", r.index); row.OldIndex != "" || row.Note != want {
 		t.Fatalf("got %+v, want no old index and the note %q", row, want)
 	}
 	r.askRebuild(searchProjection, false)

@@ -22,7 +22,7 @@ const (
 	fillPages = 2               // at once
 	slowPage  = 2 * time.Second // of a request from which the next ones are for fewer rows
 	busyPause = 100 * time.Millisecond
-	busyMost  = 16 * busyPause // pauses between requests that are refused as one too many double up to it
+	busyMost  = 16 * busyPause // of the pauses, each twice the one before
 	// fillBacklog is how many events may be open while pages are filled in, and fillRest the pause
 	// while more are. After fillRests it goes on all the same: some projections never have fewer.
 	fillBacklog  = 500
@@ -191,7 +191,7 @@ func (r *rebuilder) write(ctx context.Context, in []outbox.RedoEntity) (refused 
 	for len(in) > 0 {
 		page := in[:min(len(in), r.pace.most())]
 		in = in[len(page):]
-		out, err := r.insist(ctx, page)
+		out, err := r.sendPatiently(ctx, page)
 		if err != nil {
 			return nil, 0, fmt.Errorf("write a page of %s: %w", records.Counted(len(page), "1 row", "%d rows"), err)
 		}
@@ -210,13 +210,14 @@ func (r *rebuilder) write(ctx context.Context, in []outbox.RedoEntity) (refused 
 	return refused, unreadable, nil
 }
 
-// insist sends a request, and again after pauses while a busy Elasticsearch refuses it (429): the other page may keep it busy,
-// and requests for fewer rows are as many more.
-func (r *rebuilder) insist(ctx context.Context, page []outbox.RedoEntity) ([]outbox.Outcome, error) {
+// sendPatiently sends a request again after growing pauses, 3 s in all, while Elasticsearch answers 429: smaller pages would only be
+// more requests. Where live events wait for it, or the server asks for a rest, it sends once.
+func (r *rebuilder) sendPatiently(ctx context.Context, page []outbox.RedoEntity) ([]outbox.Outcome, error) {
 	for pause := busyPause; ; pause *= 2 {
 		began := time.Now()
 		out, err := r.send(ctx, page)
-		if err == nil || outbox.AsFault(err).Reason != outbox.ReasonES429 || pause > busyMost || ctx.Err() != nil {
+		busy := err != nil && outbox.AsFault(err).Reason == outbox.ReasonES429 && outbox.AsFault(err).RetryAfter == 0
+		if !busy || r.holding || pause > busyMost || ctx.Err() != nil {
 			r.pace.took(len(page), time.Since(began), err)
 			return out, err
 		}
@@ -239,7 +240,7 @@ func (r *rebuilder) send(ctx context.Context, page []outbox.RedoEntity) ([]outbo
 	out, err := r.target.Project(ctx, events)
 	for _, o := range out {
 		if err == nil && o.Verdict == outbox.Retry {
-			err = &outbox.Fault{Reason: o.Reason, Err: errors.New(o.Detail)}
+			err = &outbox.Fault{Reason: o.Reason, RetryAfter: o.RetryAfter, Err: errors.New(o.Detail)}
 		}
 	}
 	return out, err

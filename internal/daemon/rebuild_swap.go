@@ -90,7 +90,10 @@ func (r *rebuilder) swap(ctx context.Context) error {
 	}
 	started := time.Now()
 	sleep(ctx, max(r.sink.Outlived(), r.fresh.Outlived()))
-	if err := r.again(ctx); err != nil {
+	r.holding = true
+	err = r.again(ctx)
+	r.holding = false
+	if err != nil {
 		return r.back(ctx, err)
 	}
 	if err := r.sink.Settled(ctx, r.row.NewIndex, from.Index); err != nil {
@@ -158,6 +161,9 @@ func (r *rebuilder) dropOld(ctx context.Context) error {
 	case r.row.OldIndex == "" || at.Index == r.row.OldIndex:
 		// Somebody has moved the alias back, or restored it with the index. Nothing is left to drop, and the next rebuild may begin.
 		r.row.OldIndex, r.row.Note = "", "the alias leads to "+at.Index+": it is in use, and not dropped"
+		if r.row.NewIndex != at.Index {
+			r.row.Note += "; " + r.row.NewIndex + " is not in use: delete it by hand"
+		}
 	case left != "":
 		r.row.Note = left + ": it is not dropped; move them, as with POST /_aliases, and ask again"
 	default:

@@ -284,30 +284,37 @@ func TestRebuildKeepsItsPagesWhereElasticsearchIsBusy(t *testing.T) {
 	r := setup(t)
 	r.fillSource(5000)
 	f := newFront(t, r.elastic)
-	var busy sync.Mutex
-	var refused atomic.Int64
-	least := atomic.Int64{}
-	least.Store(1000)
+	var busy, counting sync.Mutex
+	least := 1000
+	refused := make(chan struct{})
+	refuse := sync.OnceFunc(func() { close(refused) })
 	f.set(func(w http.ResponseWriter, req *http.Request, body []byte) bool {
 		if !fills(req) {
 			return false
 		}
-		least.Store(min(least.Load(), int64(bytes.Count(body, []byte("\n"))/2)))
+		counting.Lock()
+		least = min(least, bytes.Count(body, []byte("\n"))/2)
+		counting.Unlock()
 		if !busy.TryLock() {
-			refused.Add(1)
+			refuse()
 			w.WriteHeader(http.StatusTooManyRequests)
 			return true
 		}
 		defer busy.Unlock()
-		<-time.After(100 * time.Millisecond)
+		select { // the first request stays until the second is there
+		case <-refused:
+		case <-req.Context().Done():
+		}
 		return false
 	})
 	r.start("a", "ELASTIC_URL="+f.URL).awaitReady(200, `"role": "leader"`)
 	r.askRebuild(searchProjection, false)
 	var row outbox.Rebuild
-	testenv.Eventually(t, func() bool { row = r.rebuild(searchProjection); return least.Load() < 1000 || row.Phase.Ended() }, "the end of the rebuild")
-	if refused.Load() == 0 || least.Load() != 1000 || row.Phase != outbox.RebuildDone || row.Filled != 5000 {
-		t.Fatalf("%d refusals, then a request of %d documents, want some, and 1000 documents in each; and %+v", refused.Load(), least.Load(), row)
+	testenv.Eventually(t, func() bool { row = r.rebuild(searchProjection); return row.Phase.Ended() }, "the end of the rebuild")
+	counting.Lock()
+	defer counting.Unlock()
+	if least != 1000 || row.Phase != outbox.RebuildDone || row.Filled != 5000 {
+		t.Fatalf("a request of %d documents, want 1000 in each; and %+v", least, row)
 	}
 	r.equalsSource()
 }
