@@ -84,7 +84,7 @@ type Querier interface {
 
 // Check compares the database with this build in short reads. It returns nil, a [*BehindError], an
 // [*AheadError], a [*RightsError] where the role may not use the schema, a [*RefusedError] where the schema
-// has been renamed, or the error of a read.
+// has been renamed or was restored without its rows, or the error of a read.
 func Check(ctx context.Context, db Querier) error {
 	scan := func(q string, dst ...any) error { return db.QueryRow(ctx, q).Scan(dst...) }
 	have, err := version(scan)
@@ -157,7 +157,7 @@ func rowless(scan func(q string, dst ...any) error) error {
 	if !tables {
 		return nil
 	}
-	return refuse("schema %[1]s of database %[2]s has weft's tables, and no row in %[3]s, as after a restore of a dump without rows: restore these, too, at least those of %[3]s and weft_outbox (pg_dump --data-only --table='%[1]s.%[3]s' --table='%[1]s.weft_outbox'), or drop the schema",
+	return refuse("schema %[1]s of database %[2]s has weft's tables, and no row in %[3]s, as after a restore of a dump without rows: restore these, too, at least those of %[3]s and weft_outbox (pg_dump --data-only --table='%[1]s.%[3]s' --table='%[1]s.weft_outbox')",
 		schema, database, versionTable)
 }
 

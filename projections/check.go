@@ -269,7 +269,7 @@ func (c *checker) template(ctx context.Context, sink *elastic.Sink) {
 	}
 	applies := fmt.Sprintf("the index template %q of the server applies to %s-v1", found.Name, sink.Index())
 	if found.Refusal != "" {
-		c.find("index.name", applies+", and Elasticsearch then refuses to make the index: "+found.Refusal, "give the template other index_patterns, or the index another name")
+		c.find("index.name", applies+", and Elasticsearch then refuses to make the index: "+found.Refusal, "give it other index_patterns, or the index another name")
 	}
 	if found.IgnoreMalformed {
 		c.warn("index.settings", applies+", and turns index.mapping.ignore_malformed on: searches do not find values that do not fit their field, and no event fails",

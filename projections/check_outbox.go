@@ -70,6 +70,7 @@ with made as (
   select tgrelid as oid from made
   union select case when exists (select from made where tgrelid = to_regclass(t.name)) then to_regclass(t.name) else coalesce(pg_partition_root(to_regclass(t.name)), to_regclass(t.name)) end
         from unnest($2::text[]) as t(name)
+  union select to_regclass(t.name) from unnest($2::text[]) as t(name) where row_security_active(to_regclass(t.name))
   union select to_regclass(source) from weft_outbox where table_name = $1
 )
 select format('%I.%I', n.nspname, c.relname), exists (select from made m where m.tgrelid = c.oid), row_security_active(c.oid),

@@ -57,7 +57,7 @@ func (m *meter) verified(r verify.Report, since time.Duration) {
 		left = "about " + time.Duration(float64(total-r.Seen)/rate*float64(time.Second)).Round(time.Second).String()
 	}
 	if r.Open > 0 {
-		m.show(r.Seen, total, fmt.Sprintf("%d to settle", r.Open), "%d differ; waiting for events of %s to settle", r.Differs(), records.Counted(r.Open, "1 entity", "%d entities"))
+		m.show(r.Seen, total, fmt.Sprintf("%d to look at again", r.Open), "%d differ; %s looked at again once events have settled", r.Differs(), records.Counted(r.Open, "1 entity is", "%d entities are"))
 		return
 	}
 	m.show(r.Seen, total, fmt.Sprintf("%d differ", r.Differs()), "%d of about %d rows and documents, %d differ, %.0f a second, %s left", r.Seen, total, r.Differs(), rate, left)

@@ -47,7 +47,7 @@ func TestMeterTellsWhatAComparisonWaitsFor(t *testing.T) {
 	m := newMeter(&out, "products")
 	m.last = m.last.Add(-meterEvery - time.Second)
 	m.verified(verify.Report{Seen: 9, Total: 10, Open: 2}, time.Minute)
-	if want := "weft: products: 0 differ; waiting for events of 2 entities to settle\n"; out.String() != want {
+	if want := "weft: products: 0 differ; 2 entities are looked at again once events have settled\n"; out.String() != want {
 		t.Errorf("got %q, want %q", out.String(), want)
 	}
 }

@@ -191,8 +191,8 @@ func TestProjectionCheckLooksAtIndexTemplates(t *testing.T) {
 	template, applies := "/_index_template/"+s.index, fmt.Sprintf("the index template %q of the server applies to %s-v1, ", s.index, s.index)
 	deleteAtEnd(t, template)
 	for brought, want := range map[string]string{
-		`"data_stream": {}`: "error: index.name: " + applies + "and Elasticsearch then refuses to make the index: it makes data streams only; give the template",
-		`"template": {"settings": {"index.mapping.total_fields.limit": 2}}`:  "refuses to make the index: Limit of total fields [2] has been exceeded; give the template",
+		`"data_stream": {}`: "error: index.name: " + applies + "and Elasticsearch then refuses to make the index: it makes data streams only; give it other",
+		`"template": {"settings": {"index.mapping.total_fields.limit": 2}}`:  "refuses to make the index: Limit of total fields [2] has been exceeded; give it other",
 		`"template": {"settings": {"index.mapping.ignore_malformed": true}}`: "warning: index.settings: " + applies + "and turns index.mapping.ignore_malformed on: searches do not find",
 		`"template": {"settings": {"index.number_of_shards": 3}}`:            "products: nothing stands in the way",
 	} {
@@ -222,7 +222,7 @@ func deleteAtEnd(t *testing.T, path string) {
 func TestProjectionCheckLooksAtLegacyIndexTemplates(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
-	applies := fmt.Sprintf("the index template %q of the server applies to %s-v1, ", s.index+"-last", s.index)
+	applies := fmt.Sprintf("the index template \"%[1]s-first, %[1]s-last\" of the server applies to %[1]s-v1, ", s.index)
 	for order, name := range []string{"-first", "-last"} {
 		template := "/_template/" + s.index + name
 		callElastic(t, http.MethodPut, template, fmt.Sprintf(`{"index_patterns": ["%s-*"], "order": %d}`, s.index, order))

@@ -101,18 +101,21 @@ func holdsUp(ctx context.Context, cfg config.Config, pool *pgxpool.Pool, reports
 func heldBack(ctx context.Context, cfg config.Config, pool *pgxpool.Pool, reports []verify.Report) (said []string) {
 	for i := range reports {
 		name := reports[i].Projection
+		if reports[i].Unsettled == 0 {
+			continue
+		}
 		h, err := outbox.ReadHolds(ctx, pool, cfg.Group, name, cfg.Database.Timeout)
-		if err != nil || reports[i].Unsettled == 0 {
+		if err != nil {
 			continue
 		}
 		if h.Pause != nil {
-			said = append(said, fmt.Sprintf("%s is %s; `weft resume` ends it", name, records.DescribePause(h.Pause).Line()))
+			said = append(said, fmt.Sprintf("%s is %s; `weft resume %[1]s` ends it", name, records.DescribePause(h.Pause).Line()))
 		}
 		if n := len(h.Quarantines); n > 0 {
-			said = append(said, fmt.Sprintf("%s has %s in quarantine until `weft release`", name, records.Counted(n, "1 entity", "%d entities")))
+			said = append(said, fmt.Sprintf("%s has %s in quarantine until `weft release TYPE:ID`", name, records.Counted(n, "1 entity", "%d entities")))
 		}
 		if h.Throttle != nil {
-			said = append(said, fmt.Sprintf("%s is %s; `weft throttle --off` ends it", name, records.DescribeThrottle(h.Throttle).Line()))
+			said = append(said, fmt.Sprintf("%s is %s; `weft throttle %[1]s --off` ends it", name, records.DescribeThrottle(h.Throttle).Line()))
 		}
 	}
 	return said

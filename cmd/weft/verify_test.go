@@ -6,9 +6,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -486,12 +490,26 @@ func TestVerifyUnderLoadReportsNothing(t *testing.T) {
 func TestVerifyTellsWhatItCannot(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
-	stop := start(t, runDaemon, s.env...)
+	target, err := url.Parse(testenv.ElasticURL(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var down atomic.Bool // for the leader alone
+	to := httputil.NewSingleHostReverseProxy(target)
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if down.Load() {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		to.ServeHTTP(w, req)
+	}))
+	t.Cleanup(front.Close)
+	stop := start(t, runDaemon, append(slices.Clone(s.env), "ELASTIC_URL="+front.URL)...)
 	if r := weft(t, s.env, "load", "products"); r.code != 0 {
 		t.Fatalf("load: %+v", r)
 	}
 	s.settled()
-	callElastic(t, http.MethodPut, "/"+s.index+"/_settings", `{"index.blocks.read_only_allow_delete": true}`)
+	down.Store(true)
 	s.exec("update shop.product set price = 1 where id = 3")
 	testenv.Eventually(t, func() bool { return strings.Contains(weft(t, s.env, "status").out, "\nOUTAGE  products since ") }, "an outage")
 	r := weft(t, s.env, "verify", "products", "--settle", "1s")
@@ -502,7 +520,7 @@ func TestVerifyTellsWhatItCannot(t *testing.T) {
 		t.Fatalf("pause: %+v", r)
 	}
 	r = weft(t, s.env, "verify", "products", "--settle", "1s")
-	if r.code != 3 || !strings.Contains(r.errOut, "did not settle: products is paused by a at ") || !strings.Contains(r.errOut, ": INC-7; `weft resume` ends it; ") {
+	if r.code != 3 || !strings.Contains(r.errOut, "did not settle: products is paused by a at ") || !strings.Contains(r.errOut, ": INC-7; `weft resume products` ends it; ") {
 		t.Errorf("paused: got %+v", r)
 	}
 	stop.signals <- syscall.SIGTERM

@@ -180,8 +180,8 @@ func (e *examination) upToDate(ctx context.Context) (ok bool, err error) {
 			fmt.Sprintf("the schema is at version %d, and this build knows %d: a newer build has migrated it", ahead.Have, ahead.Knows), "use the build of the instances")
 		err = nil
 	}
-	if renamed, ok := errors.AsType[*migrations.RefusedError](err); ok {
-		e.add("schema.version", Error, postgres.Address(&e.Pool.Config().ConnConfig.Config), renamed.Why, "")
+	if refused, ok := errors.AsType[*migrations.RefusedError](err); ok {
+		e.add("schema.version", Error, postgres.Address(&e.Pool.Config().ConnConfig.Config), refused.Why, "")
 		return false, nil
 	}
 	return err == nil, err

@@ -138,7 +138,7 @@ func activeCopies(ctx context.Context, s *server, name, shards string) (int, err
 func (e *examination) malformed(t target, name, setting string) {
 	if setting == "true" && !t.lenient {
 		e.add("elastic.malformed", Warning, name, "index.mapping.ignore_malformed is on, as by an index template: searches do not find values that do not fit their field, and no event fails",
-			"set it to false in index.settings, or change the template (GET /_index_template), then "+asked("rebuild "+t.projection))
+			"set it to false in index.settings, or change the template (GET /_index_template, GET /_template), then "+asked("rebuild "+t.projection))
 	}
 }
 

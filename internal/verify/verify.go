@@ -79,7 +79,7 @@ type Report struct {
 
 	Total int64      `json:"-"` // about how many rows and documents this run has to look at
 	Seen  int64      `json:"-"` // how many of them it has looked at, told or not
-	Open  int64      `json:"-"` // once all are looked at: entities whose events are to settle yet
+	Open  int64      `json:"-"` // once all are looked at: entities to be looked at again, as their events may not have settled
 	Last  outbox.Key `json:"-"` // all entities up to it are told; zero before the first, and once all rows are
 }
 

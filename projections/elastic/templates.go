@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/elastic/go-elasticsearch/v8/esapi"
 )
@@ -64,7 +65,7 @@ func (s *Sink) Template(ctx context.Context) (t Template, err error) {
 }
 
 // legacyTemplates returns what the templates of the older kind (_template) do: the server heeds them where none of the newer
-// kind applies, and all that match, those of a higher order last. The name is that of the last one.
+// kind applies, and all that match, those of a higher order last.
 func (s *Sink) legacyTemplates(ctx context.Context, made string) (t Template, err error) {
 	const what = "look at the legacy index templates"
 	answer, err := s.askUpTo(ctx, maxDocuments, what, esapi.IndicesGetTemplateRequest{Instrument: s.client.InstrumentationEnabled()})
@@ -81,16 +82,17 @@ func (s *Sink) legacyTemplates(ctx context.Context, made string) (t Template, er
 		return t, err
 	}
 	maps.DeleteFunc(all, func(_ string, one template) bool { return !matches(one.Patterns, made) })
-	settings := map[string]any{}
+	settings, names := map[string]any{}, []string{}
 	for _, name := range slices.SortedFunc(maps.Keys(all), func(a, b string) int {
 		return cmp.Or(cmp.Compare(all[a].Order, all[b].Order), cmp.Compare(a, b))
 	}) {
-		t.Name = name
+		names = append(names, name)
 		maps.Copy(settings, flatten("", all[name].Settings))
 	}
-	if t.Name == "" {
+	if len(names) == 0 {
 		return t, nil
 	}
+	t.Name = strings.Join(names, ", ")
 	return t, s.tryTemplate(ctx, settings, &t)
 }
 
