@@ -181,6 +181,9 @@ func TestPutOffEntitiesOfOneID(t *testing.T) {
 		}
 		after = next
 	}
+	if page, waiting, _, err := b.store.PutOffEntities(t.Context(), 0, outbox.ID{}); err != nil || len(page)+len(waiting) > 0 {
+		t.Errorf("asked for none: got %v and %v, %v", page, waiting, err)
+	}
 	if page, _, next, err := b.store.PutOffEntities(t.Context(), 9, after); err != nil || len(page) > 0 || !next.IsZero() {
 		t.Errorf("named %v, %v, want none beyond the last id", page, err)
 	}

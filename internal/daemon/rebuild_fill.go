@@ -216,8 +216,8 @@ func (r *rebuilder) sendPatiently(ctx context.Context, page []outbox.RedoEntity)
 	for pause := busyPause; ; pause *= 2 {
 		began := time.Now()
 		out, err := r.send(ctx, page)
-		busy := err != nil && outbox.AsFault(err).Reason == outbox.ReasonES429 && outbox.AsFault(err).RetryAfter == 0
-		if !busy || r.holding || pause > busyMost || ctx.Err() != nil {
+		fault := outbox.AsFault(err) // without a reason where there is no error
+		if fault.Reason != outbox.ReasonES429 || fault.RetryAfter > 0 || r.holding || pause > busyMost || ctx.Err() != nil {
 			r.pace.took(len(page), time.Since(began), err)
 			return out, err
 		}
