@@ -90,7 +90,8 @@ func (h *hiding) List(ctx context.Context, r outbox.ListRequest) (*outbox.List, 
 }
 
 // continuing is a store whose lists go on where the last one ended, until it is told to
-// begin at the head.
+// begin at the head. It says that the first row was found at once, however slow the machine:
+// after a slow look the scheduler has each lease make sure of the order.
 type continuing struct {
 	consumer.Store
 	mu     sync.Mutex
@@ -105,11 +106,15 @@ func (c *continuing) List(ctx context.Context, r outbox.ListRequest) (*outbox.Li
 		r.From = c.from
 	}
 	l, err := c.Store.List(ctx, r)
-	if err == nil && len(l.Ready) > 0 {
+	if err != nil {
+		return nil, err
+	}
+	l.Look = 0
+	if len(l.Ready) > 0 {
 		last := l.Ready[len(l.Ready)-1]
 		c.from = &outbox.Position{Version: last.Version + 1, ID: last.ID}
 	}
-	return l, err
+	return l, nil
 }
 
 func (c *continuing) begin() {
