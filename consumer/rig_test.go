@@ -293,9 +293,14 @@ func setup(t *testing.T, change ...func(*options)) *rig {
 	if o.db != nil {
 		db = o.db(db.(*pgxpool.Pool))
 	}
-	store, err := outbox.OpenStore(t.Context(), db, outbox.StoreConfig{
-		Table: outboxTable, Projection: projName, Group: "g", Owner: "me", Lease: 30 * time.Second, Timeout: o.timeout, Strict: o.Strict,
-	})
+	var store *outbox.Store
+	var err error
+	r.eventually(func() bool { // a short deadline is meant for what comes later
+		store, err = outbox.OpenStore(t.Context(), db, outbox.StoreConfig{
+			Table: outboxTable, Projection: projName, Group: "g", Owner: "me", Lease: 30 * time.Second, Timeout: o.timeout, Strict: o.Strict,
+		})
+		return !outbox.Slow(err)
+	}, "a store that opens within its deadline")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -235,6 +235,7 @@ func TestRebuildIntoASlowIndex(t *testing.T) {
 // missing: pages stay as they are. They shrank with each fault, until a rebuild came to a row a second.
 func TestRebuildKeepsItsPagesThroughFaultsOfTheServer(t *testing.T) {
 	t.Parallel()
+	const rows = 60 // so few that no machine takes long for them
 	for name, fault := range map[string]func(w http.ResponseWriter, body []byte){
 		"BrokenConnection": func(http.ResponseWriter, []byte) { panic(http.ErrAbortHandler) },
 		"MissingShard": func(w http.ResponseWriter, body []byte) {
@@ -250,7 +251,7 @@ func TestRebuildKeepsItsPagesThroughFaultsOfTheServer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := setup(t)
-			r.fillSource(900)
+			r.fillSource(rows)
 			var asked, largest atomic.Int64
 			f := newFront(t, r.elastic)
 			f.set(func(w http.ResponseWriter, req *http.Request, body []byte) bool {
@@ -266,11 +267,11 @@ func TestRebuildKeepsItsPagesThroughFaultsOfTheServer(t *testing.T) {
 			})
 			r.start("a", "ELASTIC_URL="+f.URL).awaitReady(200, `"role": "leader"`)
 			r.askRebuild(searchProjection, false)
-			if row := r.awaitRebuild(searchProjection); row.Phase != outbox.RebuildDone || row.Filled != 900 {
+			if row := r.awaitRebuild(searchProjection); row.Phase != outbox.RebuildDone || row.Filled != rows {
 				t.Fatalf("got %+v", row)
 			}
-			if n := largest.Load(); n != 900 {
-				t.Errorf("the largest request after three faults has %d documents, want 900", n)
+			if n := largest.Load(); n != rows {
+				t.Errorf("the largest request after three faults has %d documents, want %d", n, rows)
 			}
 			r.equalsSource()
 		})
