@@ -325,7 +325,10 @@ func (g *guardian) newElastic() (nodes []*elastic, err error) {
 // clusterSettings let the nodes find each other.
 func (e *elastic) clusterSettings() []string {
 	if len(e.peers) == 0 {
-		return []string{"discovery.type: single-node"}
+		return []string{
+			"discovery.type: single-node",
+			"cluster.info.update.interval: 1d", // at each look at its disks it would take off the blocks that tests and faults set
+		}
 	}
 	var hosts, names []string
 	for _, p := range e.peers {
