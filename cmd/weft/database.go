@@ -35,7 +35,27 @@ func (a *app) jsonFlags(cmd *cobra.Command, keys ...string) {
 }
 
 // reading runs q for a command that changes nothing, on each shard in turn.
-func (a *app) reading(cmd *cobra.Command, q query) error { return a.connected(cmd, 1, q) }
+func (a *app) reading(cmd *cobra.Command, q query) error { return a.connected(cmd, 1, here(q)) }
+
+// here is q, whose answer counts only where the shard is at home: elsewhere, or once it has moved away, its tables are empty.
+func here(q query) query {
+	return func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error {
+		err := q(ctx, cfg, pool)
+		if away := atHome(ctx, pool, cfg); is[*exitError](away) {
+			return away
+		}
+		return err
+	}
+}
+
+// atHome returns an error when the shard is at home in another database.
+func atHome(ctx context.Context, pool *pgxpool.Pool, cfg config.Config) error {
+	away, err := migrations.ReadAway(ctx, pool, "")
+	if err == nil && away != nil {
+		err = elsewhere("the shard of group "+cfg.Group, away)
+	}
+	return err
+}
 
 func (a *app) connected(cmd *cobra.Command, connections int, q query) error {
 	name := strings.Fields(cmd.CommandPath())[1]
@@ -133,14 +153,11 @@ func mayWrite(ctx context.Context, pool *pgxpool.Pool, cfg config.Config) error 
 	if err := postgres.CheckEnvironment(ctx, pool, cfg.Env); err != nil {
 		return err
 	}
-	away, err := migrations.ReadAway(ctx, pool, "")
-	if err == nil && away != nil {
-		err = elsewhere("the shard of group "+cfg.Group, away)
-	}
-	if err != nil {
+	if err := atHome(ctx, pool, cfg); err != nil {
 		return err
 	}
-	if err = migrations.Check(ctx, pool); is[*migrations.AheadError](err) {
+	err := migrations.Check(ctx, pool)
+	if is[*migrations.AheadError](err) {
 		return nil
 	}
 	return err

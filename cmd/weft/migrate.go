@@ -173,7 +173,7 @@ func (a *app) migrateStatus() *cobra.Command {
 		Example: "  weft migrate status --json",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.reading(cmd, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error {
+			return a.connected(cmd, 1, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error {
 				url, err := postgres.Normalize(cfg.Database.URL.Reveal())
 				if err != nil {
 					return err

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -182,6 +183,9 @@ func (a *app) awaitRebuild(ctx context.Context, cfg config.Config, pool *pgxpool
 	for {
 		last := ctx.Err() != nil
 		now, err := outbox.ReadRebuild(context.WithoutCancel(ctx), pool, name, cfg.Database.Timeout)
+		if err == nil && now.Phase == "" { // removed, as where its shard moves away
+			return r, false, errors.New("weft_rebuild has no row for " + name + " any more")
+		}
 		if err == nil {
 			r = now
 			if f(r) {

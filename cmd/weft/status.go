@@ -9,7 +9,6 @@ import (
 
 	"github.com/samuelhu324-dev/weft/internal/config"
 	"github.com/samuelhu324-dev/weft/internal/records"
-	"github.com/samuelhu324-dev/weft/migrations"
 )
 
 func (a *app) statusCommand() *cobra.Command {
@@ -50,14 +49,10 @@ weft_isolated_entities only.`,
 				if err != nil {
 					return err
 				}
-				away, err := migrations.ReadAway(ctx, pool, "")
-				if err == nil && away != nil {
-					err = elsewhere("the shard of group "+st.Group, away)
+				if st.Leader == nil {
+					return &exitError{exitBad, nobodyLeads(st.Group)}
 				}
-				if err == nil && st.Leader == nil {
-					err = &exitError{exitBad, nobodyLeads(st.Group)}
-				}
-				return err
+				return nil
 			})
 		},
 	}

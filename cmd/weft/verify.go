@@ -80,12 +80,12 @@ the projections.`,
 			if err := f.check(cmd); err != nil {
 				return err
 			}
-			return a.connected(cmd, verifyConnections, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error {
+			return a.connected(cmd, verifyConnections, here(func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error {
 				if err := mayWrite(ctx, pool, cfg); err != nil {
 					return err
 				}
 				return a.verify(ctx, cmd, cfg, pool, names, f)
-			})
+			}))
 		},
 	}
 	countFlag(cmd, &f.rate, "rate", 0, 0, "most rows and documents a second; 0 for no limit")

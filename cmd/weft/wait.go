@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -59,7 +60,7 @@ Exits 0 when the event is done; 1 when it has failed; 3 when it was not settled 
 			if err != nil {
 				return err
 			}
-			return a.reading(cmd, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error {
+			return a.connected(cmd, 1, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error {
 				w, err := newWaiter(ctx, pool, cfg, id)
 				if err != nil {
 					return err
@@ -70,6 +71,11 @@ Exits 0 when the event is done; 1 when it has failed; 3 when it was not settled 
 				out, err := w.wait(ctx, timeout)
 				if err != nil {
 					return err
+				}
+				if out.Status == "gone" || out.Status == "unknown" {
+					if away, ok := errors.AsType[*exitError](atHome(ctx, pool, cfg)); ok {
+						return &exitError{exitInconclusive, away.msg}
+					}
 				}
 				if err := a.show(out, out.write); err != nil {
 					return err
