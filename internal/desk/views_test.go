@@ -86,6 +86,26 @@ func TestOverviewSaysOrMoreOfTheCountsThatEndAtTheLimitAlone(t *testing.T) {
 	has(t, "overview with many discarded", r.page(t, "/"), "<dt>Lag</dt><dd>0</dd>", "<dt>Ready</dt><dd>0</dd>", `search_index_to_elastic">1</a>`, "<dt>Discarded</dt><dd>3 or more</dd>")
 }
 
+// TestOverviewStaysShortWithManyQuarantines: what comes below them is still found, and the page is sent anew every five seconds.
+func TestOverviewStaysShortWithManyQuarantines(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	r.exec(t, "insert into weft_quarantine select 'books', 'search_index_to_elastic', 'book', 'b-' || x, now(), 'alice', 'INC-7' from generate_series(1, 5) x")
+	if body := r.page(t, "/"); strings.Count(body, "INC-7") != 5 || strings.Contains(body, "Five of them") {
+		t.Errorf("five: got %s", body)
+	}
+	r.reader.expire()
+	r.exec(t, "insert into weft_quarantine select 'books', 'search_index_to_elastic', 'book', 'b-' || x, now(), 'alice', 'INC-7' from generate_series(6, 1000) x")
+	body := r.page(t, "/")
+	has(t, "overview", body, "1000 entities wait in quarantine. Five of them follow")
+	if n := strings.Count(body, "INC-7"); n != 5 {
+		t.Errorf("got %d of them, want 5", n)
+	}
+	if n := strings.Count(r.page(t, "/api/"), "INC-7"); n != 1000 {
+		t.Errorf("JSON has %d of them, want 1000", n)
+	}
+}
+
 func TestOverviewShowsTheMapOfShards(t *testing.T) {
 	t.Parallel()
 	r := setup(t, func(o *Options) {
