@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -48,11 +49,14 @@ operator's page (log_level).`,
 					return err
 				}
 				f.Since = since.Resolve(now)
-				found, err := outbox.ReadAudit(ctx, pool, f, cfg.Database.Timeout)
+				one := f
+				one.Limit = max(f.Limit, f.Limit+1) // says whether there are more
+				found, err := outbox.ReadAudit(ctx, pool, one, cfg.Database.Timeout)
 				if err != nil {
 					return err
 				}
-				return a.show(records.AuditEntries(found), func(w io.Writer) error { return writeAudit(w, found) })
+				found, more := cut(found, f.Limit)
+				return a.show(records.AuditEntries(found), func(w io.Writer) error { return cmp.Or(writeAudit(w, found), more(w)) })
 			})
 		},
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -51,12 +52,13 @@ the metrics and the log of the successor have its time.`,
 				if err != nil {
 					return err
 				}
-				found, err := leader.History(ctx, pool, cfg.Group, since.Resolve(now), limit)
+				found, err := leader.History(ctx, pool, cfg.Group, since.Resolve(now), max(limit, limit+1)) // one more says whether there are more
 				if err != nil {
 					return err
 				}
+				found, more := cut(found, limit)
 				terms := describeTerms(found)
-				return a.show(terms, func(w io.Writer) error { return writeTerms(w, terms) })
+				return a.show(terms, func(w io.Writer) error { return cmp.Or(writeTerms(w, terms), more(w)) })
 			})
 		},
 	}

@@ -48,6 +48,18 @@ func TestHistory(t *testing.T) {
 	if r := weft(t, env, "history", "--limit=1", "--json"); json.Unmarshal([]byte(r.out), &terms) != nil || len(terms) != 1 || terms[0].Epoch != 3 {
 		t.Errorf("limit: got %+v", r)
 	}
+	const more = "and older ones; a higher --limit lists them\n"
+	if r := weft(t, env, "history", "--limit=2"); r.code != 0 || strings.Count(r.out, "\n") != 4 || !strings.HasSuffix(r.out, more) {
+		t.Errorf("two of three: got %+v", r)
+	}
+	if r := weft(t, env, "audit", "--limit=1"); r.code != 0 || strings.Count(r.out, "\n") != 3 || !strings.HasSuffix(r.out, more) {
+		t.Errorf("audit, one of two: got %+v", r)
+	}
+	for _, command := range [][]string{{"history", "--limit=3"}, {"audit", "--limit=2"}} {
+		if r := weft(t, env, command...); r.code != 0 || strings.Contains(r.out, "older") {
+			t.Errorf("%v: got %+v", command, r)
+		}
+	}
 	if r := weft(t, nil, "history", "--limit=0"); r.code != exitUsage {
 		t.Errorf("got %+v, want code %d", r, exitUsage)
 	}

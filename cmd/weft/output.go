@@ -77,3 +77,14 @@ func writePairs(w io.Writer, pairs [][2]string) error {
 	}
 	return t.Flush()
 }
+
+// cut returns the first of all, of which limit+1 were read, and what says below a table that there are more.
+func cut[T any](all []T, limit int) ([]T, func(io.Writer) error) {
+	if len(all) <= limit {
+		return all, func(io.Writer) error { return nil }
+	}
+	return all[:limit], func(w io.Writer) error {
+		_, err := fmt.Fprintln(w, "and older ones; a higher --limit lists them")
+		return err
+	}
+}
