@@ -47,9 +47,12 @@ func (t *throttle) allowed(now time.Time, most int) int {
 	return min(most, int(t.left))
 }
 
-// next returns when allowed is more than nothing.
+// next returns when allowed is more than nothing; that is in the past where it is already.
 func (t *throttle) next() time.Time {
 	lacking := max(1, t.step()/2) - t.left
+	if lacking <= 0 {
+		return t.at
+	}
 	return t.at.Add(time.Duration(lacking/t.rate*float64(time.Second)) + time.Microsecond)
 }
 
