@@ -208,8 +208,11 @@ func (s *declaredSource) read(ctx context.Context, a *arena, events []outbox.Eve
 		return 0, err
 	}
 	err = s.refused(err)
-	if state, ok := errors.AsType[*pgconn.PgError](err); errors.Is(err, context.DeadlineExceeded) || ok && state.Code == pgerrcode.QueryCanceled {
-		err = fmt.Errorf("the query was not answered in time (entities: %d); `weft projection check` looks for what makes it slow: %w", len(events), err)
+	switch state, ok := errors.AsType[*pgconn.PgError](err); {
+	case ok && state.Code == pgerrcode.LockNotAvailable:
+		err = fmt.Errorf("somebody has locked a table that the query reads, which pg_locks names; weft goes on when the lock is gone: %w", err)
+	case errors.Is(err, context.DeadlineExceeded), ok && state.Code == pgerrcode.QueryCanceled:
+		err = fmt.Errorf("the query was not answered in time (entities: %d); `weft projection check` looks for what makes it slow, and pg_locks names locks on its tables: %w", len(events), err)
 	}
 	if err != nil {
 		return 0, databaseFault(ctx, "source rows of "+s.declaration.Name, err)

@@ -2,6 +2,7 @@ package projections
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap/zaptest"
 
@@ -285,6 +287,41 @@ func TestDeclaredRowSecurityHidesNothing(t *testing.T) {
 	}
 	if len(s.writes) > 0 {
 		t.Errorf("%d requests were sent", len(s.writes))
+	}
+}
+
+// A lock on a table of the query, as of a refresh of a materialized view, is told as one: it ends no event, and the query is not slow.
+func TestDeclaredLockedTable(t *testing.T) {
+	t.Parallel()
+	b := shop(t)
+	b.exec(`insert into product (id, name, price, version) values (1, 'p', 1, 1)`)
+	cfg := b.pool.Config()
+	cfg.ConnConfig.RuntimeParams["lock_timeout"] = "100ms"
+	hurried, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hurried.Close()
+	p := (&bench{tb: t, pool: hurried}).declared(products(), &sink{})
+	events := []outbox.Event{event(outbox.Upsert, number(1), 1)}
+	if _, err := p.Project(leading(t, 1), events); err != nil {
+		t.Fatal(err)
+	}
+	tx, err := b.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	if _, err := tx.Exec(t.Context(), "lock table product"); err != nil {
+		t.Fatal(err)
+	}
+	_, err = p.Project(leading(t, 1), events)
+	f, ok := errors.AsType[*outbox.Fault](err)
+	if !ok || f.Reason != outbox.ReasonDBContention {
+		t.Fatalf("got %v, want a fault for db_contention", err)
+	}
+	if want := "somebody has locked a table that the query reads, which pg_locks names"; !strings.Contains(f.Error(), want) {
+		t.Errorf("got %q, want it to say %q", f, want)
 	}
 }
 
