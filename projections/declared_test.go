@@ -11,7 +11,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap/zaptest"
 
@@ -295,14 +294,7 @@ func TestDeclaredLockedTable(t *testing.T) {
 	t.Parallel()
 	b := shop(t)
 	b.exec(`insert into product (id, name, price, version) values (1, 'p', 1, 1)`)
-	cfg := b.pool.Config()
-	cfg.ConnConfig.RuntimeParams["lock_timeout"] = "100ms"
-	hurried, err := pgxpool.NewWithConfig(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer hurried.Close()
-	p := (&bench{tb: t, pool: hurried}).declared(products(), &sink{})
+	p := b.hurried().declared(products(), &sink{})
 	events := []outbox.Event{event(outbox.Upsert, number(1), 1)}
 	if _, err := p.Project(leading(t, 1), events); err != nil {
 		t.Fatal(err)

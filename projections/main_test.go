@@ -46,6 +46,19 @@ func (b *bench) exec(sql string, args ...any) {
 	}
 }
 
+// hurried returns the bench with sessions of its own, which wait for a lock for 100 ms.
+func (b *bench) hurried() *bench {
+	b.tb.Helper()
+	cfg := b.pool.Config()
+	cfg.ConnConfig.RuntimeParams["lock_timeout"] = "100ms"
+	pool, err := pgxpool.NewWithConfig(b.tb.Context(), cfg)
+	if err != nil {
+		b.tb.Fatal(err)
+	}
+	b.tb.Cleanup(pool.Close)
+	return &bench{tb: b.tb, pool: pool}
+}
+
 // one returns the single value of a query.
 func one[T any](b *bench, sql string, args ...any) T {
 	b.tb.Helper()

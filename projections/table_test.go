@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
@@ -364,13 +363,6 @@ func TestTableThatRefusesAtTheEnd(t *testing.T) {
 	b.exec(`insert into product (id, name, price, version) values (1, 'p', 1, 1), (2, 'q', 1, 1)`)
 	b.exec(`create table shop.shelf (id bigint primary key); insert into shop.shelf values (1), (2)`)
 	b.exec(`alter table shop.product_card add foreign key (entity_id) references shop.shelf deferrable initially deferred`)
-	cfg := b.pool.Config()
-	cfg.ConnConfig.RuntimeParams["lock_timeout"] = "100ms"
-	hurried, err := pgxpool.NewWithConfig(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer hurried.Close()
 	tx, err := b.pool.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -378,7 +370,7 @@ func TestTableThatRefusesAtTheEnd(t *testing.T) {
 	if _, err := tx.Exec(t.Context(), "select from shop.shelf for update"); err != nil {
 		t.Fatal(err)
 	}
-	p := (&bench{tb: t, pool: hurried}).declared(cards(), nil)
+	p := b.hurried().declared(cards(), nil)
 	project := func() ([]outbox.Outcome, error) {
 		return p.Project(leading(t, 1), []outbox.Event{event(outbox.Upsert, number(1), 1), event(outbox.Upsert, number(2), 1)})
 	}

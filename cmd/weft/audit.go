@@ -49,9 +49,9 @@ operator's page (log_level).`,
 					return err
 				}
 				f.Since = since.Resolve(now)
-				one := f
-				one.Limit = max(f.Limit, f.Limit+1) // says whether there are more
-				found, err := outbox.ReadAudit(ctx, pool, one, cfg.Database.Timeout)
+				asked := f // each shard is asked in turn
+				asked.Limit = beyond(f.Limit)
+				found, err := outbox.ReadAudit(ctx, pool, asked, cfg.Database.Timeout)
 				if err != nil {
 					return err
 				}

@@ -41,6 +41,9 @@ func (a *app) reading(cmd *cobra.Command, q query) error { return a.connected(cm
 func here(q query) query {
 	return func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error {
 		err := q(ctx, cfg, pool)
+		if unreachable(err) || errors.Is(err, context.DeadlineExceeded) { // nobody is to wait for the server twice
+			return err
+		}
 		if away := atHome(ctx, pool, cfg); is[*exitError](away) {
 			return away
 		}
@@ -50,6 +53,8 @@ func here(q query) query {
 
 // atHome returns an error when the shard is at home in another database.
 func atHome(ctx context.Context, pool *pgxpool.Pool, cfg config.Config) error {
+	ctx, cancel := context.WithTimeout(ctx, preflightTimeout)
+	defer cancel()
 	away, err := migrations.ReadAway(ctx, pool, "")
 	if err == nil && away != nil {
 		err = elsewhere("the shard of group "+cfg.Group, away)

@@ -52,7 +52,7 @@ the metrics and the log of the successor have its time.`,
 				if err != nil {
 					return err
 				}
-				found, err := leader.History(ctx, pool, cfg.Group, since.Resolve(now), max(limit, limit+1)) // one more says whether there are more
+				found, err := leader.History(ctx, pool, cfg.Group, since.Resolve(now), beyond(limit))
 				if err != nil {
 					return err
 				}

@@ -78,7 +78,10 @@ func writePairs(w io.Writer, pairs [][2]string) error {
 	return t.Flush()
 }
 
-// cut returns the first of all, of which limit+1 were read, and what says below a table that there are more.
+// beyond returns how many to read so that cut knows whether there are more than limit. The largest number has none beyond it.
+func beyond(limit int) int { return max(limit, limit+1) }
+
+// cut returns the first of all, of which beyond(limit) were read, and what says below a table that there are more.
 func cut[T any](all []T, limit int) ([]T, func(io.Writer) error) {
 	if len(all) <= limit {
 		return all, func(io.Writer) error { return nil }
