@@ -70,12 +70,13 @@ func TestWait(t *testing.T) {
 		{event(3), "update search_outbox_events set status = 'done' where id = $1", "done after "},
 		{event(5), "delete from search_outbox_events where id = $1", "no longer in the table"},
 	} {
+		const waiting = ` from pg_stat_activity where application_name = 'weft/wait' and datname = current_database()`
+		testenv.Eventually(t, func() bool { return m.one(`select count(*)::text`+waiting) == "0" }, "the sessions of the commands before to end")
 		ended := make(chan result, 1)
 		go func() { ended <- weft(t, env, "wait", tc.id, "--timeout=1h") }()
 		first := ""
 		testenv.Eventually(t, func() bool { // it has looked: the first time, the server may only know the statement
-			at := m.one(`select coalesce(max(query_start)::text, '') from pg_stat_activity where application_name = 'weft/wait' and datname = current_database()
-				and state = 'idle' and query like '%search_outbox_events where id = $1%'`)
+			at := m.one(`select coalesce(max(query_start)::text, '')` + waiting + ` and state = 'idle' and query like '%search_outbox_events where id = $1%'`)
 			first = cmp.Or(first, at)
 			return at > first
 		}, "a look at "+tc.id)
