@@ -126,14 +126,28 @@ func (st *stage) preview(t *testing.T, path string) url.Values {
 	return form
 }
 
-// does confirms an action, and wants words in its result.
+// does confirms an action, waits for its end, and wants words in its result.
 func (st *stage) does(t *testing.T, form url.Values, want ...string) {
+	t.Helper()
+	body := st.acts(t, form, func(body string) bool { return !strings.Contains(body, "<strong>running</strong>") })
+	has(t, form.Get("action"), body, append([]string{"<strong>done</strong>", "mapping fixed", "alice"}, want...)...)
+}
+
+// acts confirms an action, and returns its result once that is as wanted.
+func (st *stage) acts(t *testing.T, form url.Values, wanted func(body string) bool) string {
 	t.Helper()
 	code, body := st.ask(t, "alice", "POST", "/act", form)
 	if code != http.StatusOK {
 		t.Fatalf("%v: got %d: %s", form, code, body)
 	}
-	has(t, form.Get("action"), body, append([]string{"<strong>done</strong>", "mapping fixed", "alice"}, want...)...)
+	job := regexp.MustCompile(`/result\?job=\d+`).FindString(body)
+	testenv.Eventually(t, func() bool {
+		if !wanted(body) {
+			body = st.seen(t, job)
+		}
+		return wanted(body)
+	}, "the result of "+form.Get("action"))
+	return body
 }
 
 func (r *rig) one(t *testing.T, sql string) (text string) {
@@ -310,14 +324,13 @@ func TestPauseResumeHandOverAndLogLevel(t *testing.T) {
 		t.Errorf("hand-over without a standby: got %d: %s", code, body)
 	}
 	st.exec(t, `insert into weft_instance (group_name, instance, role, version, host, pid, started_at, seen_at) values ('books', 'b', 'standby', '1', 'h', 1, now(), now())`)
-	form = st.preview(t, "/act?action=resign")
-	code, body := st.ask(t, "alice", "POST", "/act", form)
+	code, body := st.ask(t, "alice", "POST", "/act", st.preview(t, "/act?action=resign"))
 	if code != http.StatusOK || !strings.Contains(body, "<strong>running</strong>") {
 		t.Errorf("hand-over: got %d: %s", code, body)
 	}
-	if asked := st.one(t, "select resign_epoch || resign_by from weft_leader"); asked != "3alice" {
-		t.Errorf("asked: %s", asked)
-	}
+	testenv.Eventually(t, func() bool {
+		return st.one(t, "select coalesce(max(resign_epoch || resign_by), '') from weft_leader") == "3alice"
+	}, "the request")
 	st.exec(t, "update weft_leader set epoch = 4, instance = 'b', acquired_at = clock_timestamp()")
 	testenv.Eventually(t, func() bool { return strings.Contains(st.seen(t, "/result"), "b leads in epoch 4") }, "the new leader in the result")
 
@@ -507,11 +520,10 @@ func TestReplayUnderWayIsShownAndEndsWithTheDesk(t *testing.T) {
 	st := perform(t)
 	st.dead(t, 3)
 	st.lead(t, "a", 1) // so that the replay is watched, and nobody settles
-	code, body := st.ask(t, "alice", "POST", "/act", st.preview(t, "/act?action=replay_all&projection="+search))
-	has(t, "result", body, "<strong>running</strong>", "data-running", "3 of 3 sent", "3 not settled yet")
-	if code != http.StatusOK {
-		t.Errorf("got %d", code)
-	}
+	body := st.acts(t, st.preview(t, "/act?action=replay_all&projection="+search), func(body string) bool {
+		return strings.Contains(body, "3 of 3 sent, 0 done, 0 failed again, 3 not settled yet")
+	})
+	has(t, "result", body, "<strong>running</strong>", "data-running")
 	if err := st.stop(); err != nil {
 		t.Error(err)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
 
 	"github.com/samuelhu324-dev/weft/internal/admin"
 	"github.com/samuelhu324-dev/weft/internal/records"
@@ -53,4 +54,24 @@ func TestViewersShareAReadingThatFails(t *testing.T) {
 			t.Errorf("the database was asked %d times, want once more a while later", db.asked)
 		}
 	})
+}
+
+// An action that takes a moment shows its result at once; nobody waits until a long one ends.
+func TestAQuickActionIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	for took, want := range map[time.Duration]string{jobQuick / 2: jobDone, 2 * jobQuick: jobRunning} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &Server{log: zap.NewNop(), jobs: jobs{queue: make(chan func(context.Context))}}
+			go s.jobs.work(t.Context())
+			synctest.Wait()
+			s.start(t.Context(), action{run: func(*Server, context.Context, plan, *Job) (string, error) {
+				time.Sleep(took)
+				return "", nil
+			}}, plan{}, "alice", "y")
+			if got := s.jobs.list(0)[0].State; got != want {
+				t.Errorf("an action of %v: got %s, want %s", took, got, want)
+			}
+			time.Sleep(took)
+		})
+	}
 }

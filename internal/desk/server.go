@@ -94,7 +94,8 @@ type Server struct {
 	samples *samples
 	hub     hub
 	jobs    jobs
-	here    bool // listens on loopback only
+	here    bool          // listens on loopback only
+	grace   time.Duration // closeGrace, but for tests
 }
 
 // Listen binds the address and serves nothing yet; ctx bounds the binding alone. It returns an error
@@ -121,7 +122,7 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 			return nil, fmt.Errorf("desk.actions needs to know who acts: %w", err)
 		}
 	}
-	s := &Server{o: o, log: o.Log.Named("desk"), here: here}
+	s := &Server{o: o, log: o.Log.Named("desk"), here: here, grace: closeGrace}
 	if s.pages, err = parsePages(); err != nil {
 		return nil, err
 	}
@@ -197,7 +198,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	g.Go(func() error {
 		<-ctx.Done()
-		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeGrace)
+		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.grace)
 		defer cancel()
 		if s.srv.Shutdown(stop) != nil {
 			_ = s.srv.Close()

@@ -58,6 +58,7 @@ func TestStreamShowsNewLeader(t *testing.T) {
 func TestStreamsEndWithTheDesk(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
+	r.grace = time.Minute // which is not what ends them
 	url, stop := r.running(t)
 	var bodies []io.Reader
 	for range 20 {
