@@ -53,7 +53,7 @@ func TestMoveGetsPastWhoReadsAndThenWrites(t *testing.T) {
 	tx := w.hold(w.src, "select count(*) from search_index")
 	g := w.gate(w.dst, "s_1.search_index", false)
 	o := w.there()
-	o.Wait = 8 * time.Second
+	o.Wait = time.Minute
 	var said []string
 	o.Progress = func(p Progress) { said = append(said, p.What) }
 	done := w.begin(t.Context(), o)
@@ -113,7 +113,7 @@ func TestMoveEndsWhenAServerDoesNotAnswer(t *testing.T) {
 			w := setup(t)
 			w.structure(t)
 			g := w.gate(c.db(w), c.table, false)
-			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), testenv.Limit)
 			defer cancel()
 			o := w.there()
 			o.answer = 3 * time.Second

@@ -32,7 +32,7 @@ func TestAsCommand(t *testing.T) {
 		return
 	}
 	o := (&world{t: t, from: from, to: os.Getenv(toEnv)}).there()
-	o.silence = 3 * time.Second
+	o.silence = 4 * time.Second
 	_, err := move(t.Context(), o)
 	t.Log(err)
 }
@@ -86,7 +86,7 @@ func TestStoppedMoveLetsGo(t *testing.T) {
 				t.Fatal(err)
 			}
 			step.stopped()
-			within, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			within, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			if err := write(within, w.src, w.entity(moved)); err != nil {
 				t.Errorf("write at the source: %v", err)
@@ -103,7 +103,7 @@ func TestStoppedMoveLetsGo(t *testing.T) {
 			if err := cmd.Wait(); err != nil {
 				t.Error(err)
 			}
-			if got := said.String(); !strings.Contains(got, "heard nothing of this command for 3s") && name != "Committing" || !strings.Contains(got, "epeat ") {
+			if got := said.String(); !strings.Contains(got, "heard nothing of this command for 4s") && name != "Committing" || !strings.Contains(got, "epeat ") {
 				t.Errorf("the command that was stopped says %q, want why it ended", got)
 			}
 			w.home(w.dst, w.src)

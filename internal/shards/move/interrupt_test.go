@@ -230,8 +230,10 @@ func TestMoveWaitsForOthers(t *testing.T) {
 			other, entity := w.entity(0), w.entity(moved)
 			tx := w.hold(w.src, c.sql)
 			o := w.there()
-			o.Wait = 6 * time.Second
-			done := w.begin(t.Context(), o)
+			o.Wait = testenv.Limit
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			done := w.begin(ctx, o)
 			w.waits(w.src, c.waits)
 			if err := write(t.Context(), w.src, other); err != nil {
 				t.Errorf("write of another shard while one moves: %v", err)
@@ -239,7 +241,10 @@ func TestMoveWaitsForOthers(t *testing.T) {
 			if name == "Reader" {
 				w.updates(other)
 			}
-			got := <-done
+			cancel()
+			<-done
+			o.Wait = 2 * time.Second
+			got := <-w.begin(t.Context(), o)
 			lock, ok := errors.AsType[*LockError](got.err)
 			if !ok || lock.What != c.what || lock.Holder.PID == 0 || !strings.Contains(lock.Error(), "nothing has moved") {
 				t.Errorf("got %v, want who holds %s", got.err, c.what)
