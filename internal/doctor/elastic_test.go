@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -289,23 +290,35 @@ func TestSeveralAddressesAreExamined(t *testing.T) {
 // A node that takes connections and answers nothing costs the others none of their time.
 func TestSilentNodeHidesNoOther(t *testing.T) {
 	t.Parallel()
-	silent := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
-	defer silent.Close()
-	well := httptest.NewServer(well())
-	defer well.Close()
-	e := &examination{
-		Options: Options{Config: loaded(t, "WEFT_PROJECTIONS=search_index_to_elastic", "ELASTIC_INDEX=idx"),
-			Elastic: elastic.Config{URLs: []string{silent.URL, well.URL}, Transport: http.DefaultTransport}},
-		limits: ordinary(), now: time.Now(),
+	synctest.Test(t, func(t *testing.T) {
+		e := &examination{
+			Options: Options{Config: loaded(t, "WEFT_PROJECTIONS=search_index_to_elastic", "ELASTIC_INDEX=idx"),
+				Elastic: elastic.Config{URLs: []string{"http://silent", "http://well"}, Transport: silentNode{}}},
+			limits: ordinary(), now: time.UnixMilli(1700000000000).Add(100 * 24 * time.Hour),
+		}
+		if err := e.elastic(t.Context(), e.targets()); err != nil {
+			t.Fatal(err)
+		}
+		wantFinding(t, e.found, want{"elastic.reachable", Error, "silent", "no answer", "ELASTIC_URL"})
+		if len(e.found) != 1 {
+			t.Errorf("got %+v, want this one", e.found)
+		}
+	})
+}
+
+// silentNode leads to a node that answers nothing, and to one that is well.
+type silentNode struct{}
+
+func (silentNode) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Host == "silent" {
+		<-r.Context().Done()
 	}
-	e.Config.Database.Timeout = 200 * time.Millisecond
-	if err := e.elastic(t.Context(), e.targets()); err != nil {
-		t.Fatal(err)
+	if err := r.Context().Err(); err != nil {
+		return nil, err
 	}
-	wantFinding(t, e.found, want{"elastic.reachable", Error, strings.TrimPrefix(silent.URL, "http://"), "no answer", "ELASTIC_URL"})
-	if len(e.found) != 1 {
-		t.Errorf("got %+v, want this one", e.found)
-	}
+	w := httptest.NewRecorder()
+	well().ServeHTTP(w, r)
+	return w.Result(), nil
 }
 
 // disk is a node of 1,000 GB of which so many are free.
