@@ -60,7 +60,7 @@ func TestCommandsInASchemaWhoseNameNeedsQuotes(t *testing.T) {
 func TestCommandsOnLockedTables(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
-	testenv.Lock(t, url, "search_outbox_events, weft_leader, weft_rebuild, weft_quarantine, weft_verify")
+	unlock := testenv.Lock(t, url, "search_outbox_events, weft_leader, weft_rebuild, weft_quarantine, weft_verify")
 	index := testenv.Index(t)
 	es, err := reconcile.NewClient(testenv.ElasticURL(t))
 	if err != nil {
@@ -82,7 +82,9 @@ func TestCommandsOnLockedTables(t *testing.T) {
 		}
 	}
 	// The doctor examines the rest. The server and the command wait for the same time: either may end a statement.
-	r := weft(t, env, "doctor")
+	unlock()
+	testenv.Lock(t, url, "weft_pause")
+	r := weft(t, append(env, "WEFT_DB_TIMEOUT=2s"), "doctor")
 	if n := strings.Count(r.out, "could not be examined: "); n == 0 || strings.Count(r.out, postgres.SayBusy+"\n") != n {
 		t.Errorf("doctor: got %+v, want what it could not examine, and for each %q", r, postgres.SayBusy)
 	}

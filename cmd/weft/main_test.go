@@ -21,6 +21,7 @@ import (
 
 func TestMain(m *testing.M) {
 	stack.GuardIfAsked()
+	_ = os.Setenv("PGCONNECT_TIMEOUT", "60") // commands wait for a server that stands still for seconds
 	testenv.Main(m)
 }
 
@@ -67,6 +68,9 @@ func (b *buffer) String() string {
 	defer b.mu.Unlock()
 	return b.b.String()
 }
+
+// These have an instance lead on although the machine stands still for seconds.
+const longTrust, longIdle = "WEFT_LEADER_TRUST=30s", "WEFT_LEADER_IDLE_SESSION=1m"
 
 type result struct {
 	code        int

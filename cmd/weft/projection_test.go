@@ -50,7 +50,7 @@ func newShop(t *testing.T) *shop {
 func newShopIn(t *testing.T, dsn string) *shop {
 	t.Helper()
 	s := &shop{t: t, pool: testenv.Pool(t, dsn), index: testenv.Index(t), file: filepath.Join(t.TempDir(), "weft.yaml")}
-	s.env = []string{"DATABASE_URL=" + dsn, "ELASTIC_URL=" + testenv.ElasticURL(t), "WEFT_CONFIG=" + s.file, "OUTBOX_METRICS_PORT=0", "WEFT_GROUP=shop"}
+	s.env = []string{"DATABASE_URL=" + dsn, "ELASTIC_URL=" + testenv.ElasticURL(t), "WEFT_CONFIG=" + s.file, "OUTBOX_METRICS_PORT=0", "WEFT_GROUP=shop", longTrust, longIdle}
 	s.exec(shopTables)
 	s.declare(shopQuery, shopMapping)
 	if r := weft(t, s.env, "outbox", "create", "--table", "shop.product", "--children", "shop.variant:product_id", "--apply"); r.code != 0 {

@@ -78,7 +78,7 @@ func openPage(t *testing.T) *page {
 	dsn := testenv.Database(t)
 	return &page{
 		t: t, pool: testenv.Pool(t, dsn), dir: t.TempDir(), index: testenv.Index(t),
-		env: map[string]string{"OUTBOX_METRICS_PORT": "0", "WEFT_GROUP": "page", "PAGE_DATABASE": dsn},
+		env: map[string]string{"OUTBOX_METRICS_PORT": "0", "WEFT_GROUP": "page", "PAGE_DATABASE": dsn, "WEFT_LEADER_TRUST": "30s", "WEFT_LEADER_IDLE_SESSION": "1m"},
 	}
 }
 

@@ -35,7 +35,7 @@ func newCrew(t *testing.T) *crew {
 // asked to end. On a busy machine, too, it leads until then.
 func (c *crew) join(name string, drain func()) {
 	c.t.Helper()
-	cfg := leader.Config{Group: "crew", Instance: name, Heartbeat: 200 * time.Millisecond, Trust: 20 * time.Second, IdleSession: 30 * time.Second}
+	cfg := leader.Config{Group: "crew", Instance: name, Heartbeat: 500 * time.Millisecond, Trust: 20 * time.Second, IdleSession: 30 * time.Second}
 	base, err := pgx.ParseConfig(c.url)
 	if err != nil {
 		c.t.Fatal(err)
@@ -272,19 +272,25 @@ func TestResignOfALeaderThatHasGone(t *testing.T) {
 	c := newCrew(t)
 	c.join("a", atOnce)
 	c.join("b", atOnce)
+	m := &morgue{t, c.pool, c.env}
+	m.exec(`create function gate() returns text language plpgsql set lock_timeout = 0 as 'begin perform pg_advisory_xact_lock(4711); return ''sandbox''; end'`)
+	m.exec("drop table environment_sentinel")
+	m.exec("create view environment_sentinel as select 1 as id, gate() as env")
 	tx, err := c.pool.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
-	if _, err := tx.Exec(t.Context(), "lock environment_sentinel in access exclusive mode"); err != nil {
+	if _, err := tx.Exec(t.Context(), "select pg_advisory_xact_lock(4711)"); err != nil {
 		t.Fatal(err)
 	}
 	second := make(chan result, 1)
-	go func() { second <- weft(t, append(c.env, "WORDLOOM_ENV=sandbox"), "resign", "--why=x") }()
+	go func() {
+		second <- weft(t, append(c.env, "WORDLOOM_ENV=sandbox", "WEFT_DB_TIMEOUT=1m"), "resign", "--why=x")
+	}()
 	testenv.Eventually(t, func() (waits bool) {
-		err := c.pool.QueryRow(t.Context(), `select exists (select from pg_locks
-			where relation = 'environment_sentinel'::regclass and not granted)`).Scan(&waits)
+		err := c.pool.QueryRow(t.Context(), `select exists (select from pg_stat_activity
+			where datname = current_database() and application_name = 'weft/resign' and wait_event = 'advisory')`).Scan(&waits)
 		return err == nil && waits
 	}, "the second command looks at the database")
 	if r := weft(t, c.env, "resign", "--why=x"); r.code != 0 {

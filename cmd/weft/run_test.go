@@ -117,7 +117,7 @@ func TestRun(t *testing.T) {
 	t.Parallel()
 	db := "DATABASE_URL=" + testenv.Database(t)
 	env := []string{db, "ELASTIC_URL=" + testenv.ElasticURL(t), "ELASTIC_INDEX=" + testenv.Index(t),
-		"WEFT_GROUP=g", "WEFT_INSTANCE=a", "OUTBOX_METRICS_PORT=0", "WEFT_HTTP_HOST=127.0.0.1"}
+		"WEFT_GROUP=g", "WEFT_INSTANCE=a", "OUTBOX_METRICS_PORT=0", "WEFT_HTTP_HOST=127.0.0.1", longTrust, longIdle}
 	r := start(t, runDaemon, env...)
 	var st result
 	testenv.Eventually(t, func() bool {

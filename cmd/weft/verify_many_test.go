@@ -152,9 +152,9 @@ func TestRowsOfASlowQueryAreLoadedAndCompared(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
 	s.exec("insert into shop.product select i, 'product ' || i from generate_series(101, 400) i")
-	s.exec("create function shop.slow() returns boolean language plpgsql as 'begin perform pg_sleep(0.01); return true; end'")
-	s.declare(strings.Replace(shopQuery, "where p.id = any($1)", "where p.id = any($1) and shop.slow()", 1), shopMapping)
-	s.env = append(s.env, "WEFT_DB_TIMEOUT=1s")
+	s.exec("create function shop.slow(ids bigint[]) returns boolean language plpgsql as 'begin perform pg_sleep(60) where cardinality(ids) > 200; return true; end'")
+	s.declare(strings.Replace(shopQuery, "where p.id = any($1)", "where p.id = any($1) and shop.slow($1)", 1), shopMapping)
+	s.env = append(s.env, "WEFT_DB_TIMEOUT=5s")
 	s.running()
 	if r := weft(t, s.env, "load", "products"); r.code != 0 {
 		t.Fatalf("load: %+v", r)
