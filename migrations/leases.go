@@ -243,8 +243,8 @@ func (m *migrator) script(ctx context.Context, table, sql string) error {
 }
 
 // refresh gives the outbox tables of the application what they lack, and brings what follows
-// the columns of an outbox table up to them: the views and the history tables. It returns
-// whether there was anything to do.
+// the columns of an outbox table up to them: the views and the history tables. In a shard that an
+// earlier build has moved it replaces weft_settled. It returns whether there was anything to do.
 func (m *migrator) refresh(ctx context.Context) (bool, error) {
 	adopted, err := m.refreshOutboxes(ctx)
 	if err != nil {
@@ -255,5 +255,9 @@ func (m *migrator) refresh(ctx context.Context) (bool, error) {
 		return adopted || history, err
 	}
 	views, err := m.refreshViews(ctx)
-	return adopted || history || views, err
+	if err != nil {
+		return adopted || history || views, err
+	}
+	settled, err := m.refreshSettled(ctx)
+	return adopted || history || views || settled, err
 }

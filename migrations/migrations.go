@@ -111,9 +111,10 @@ func Force() Option { return func(o *options) { o.force = true } }
 
 // Up brings the database to [Latest] and returns what it applied; none when the
 // database was there, or beyond. At [Latest] it looks whether the outbox tables have got
-// other columns since, and brings the views and the history tables up to them; it returns
-// that as one more step of [Latest]. url is anything pgx accepts; its search_path
-// decides the schema. On an error the steps are those that were finished.
+// other columns since, and brings the views and the history tables up to them, and
+// weft_settled of a shard that an earlier build has moved; it returns that as one more step
+// of [Latest]. url is anything pgx accepts; its search_path decides the schema. On an error
+// the steps are those that were finished.
 func Up(ctx context.Context, url string, opts ...Option) ([]Step, error) {
 	return run(ctx, url, opts, func(ctx context.Context, m *migrator) ([]Step, error) {
 		have, err := readVersion(ctx, m.db)
@@ -132,7 +133,7 @@ func Up(ctx context.Context, url string, opts ...Option) ([]Step, error) {
 			if !changed {
 				return nil, err
 			}
-			return []Step{{Version: Latest, Name: "columns of views and history tables", Duration: time.Since(start)}}, err
+			return []Step{{Version: Latest, Name: "views, history tables and functions", Duration: time.Since(start)}}, err
 		}
 		if err := m.preflight(ctx, have); err != nil {
 			return nil, err

@@ -124,6 +124,9 @@ func (m *migrator) upOutboxes(ctx context.Context) error {
 	if err := m.script(ctx, "weft_audit", template("outboxes.sql")); err != nil {
 		return fmt.Errorf("table %s and its functions: %w", registryTable, err)
 	}
+	if _, err := m.refreshSettled(ctx); err != nil {
+		return err
+	}
 	if err := m.forgetFunction(ctx, "'replay', 'prune', 'discard', 'pause', 'resume', 'throttle', 'unthrottle', 'quarantine', 'release'"); err != nil {
 		return err
 	}

@@ -2,10 +2,15 @@ package migrations_test
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/samuelhu324-dev/weft/internal/testenv"
+	"github.com/samuelhu324-dev/weft/migrations"
 )
 
 // An application without any right on the outbox learns whether its event is settled, and nothing
@@ -66,5 +71,40 @@ func TestSettledFunction(t *testing.T) {
 	}
 	if _, err := conn.Exec(t.Context(), `reset role`); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A shard that a build before has moved says where it is after weft migrate up, as one that comes from a version before
+// the function does; who was granted the function keeps it.
+func TestUpHasSettledOfAMovedShardSayWhereItIs(t *testing.T) {
+	t.Parallel()
+	dsn, pool := setup(t)
+	spec := shardsOf(t, dsn, "s_", 2)
+	spec.Shards[1].Away = "db2:5432/shop"
+	if _, err := migrations.CreateShards(t.Context(), dsn, spec); err != nil {
+		t.Fatal(err)
+	}
+	role := testenv.Runner(t, spec.Shards[1].URL).Username()
+	exec(t, pool, "drop owned by "+role+"; grant usage on schema s_1 to "+role+"; grant execute on function s_1.weft_settled to "+role)
+	const former = `create or replace function s_1.weft_settled(p_table text, p_id text) returns text
+		language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$ begin return 'gone'; end $$`
+	for name, before := range map[string]string{
+		"SameVersion":  former + "; drop function s_1.weft_shard_elsewhere",
+		"OlderVersion": former + "; drop view s_1.weft_inflight, s_1.search_outbox_events_live, s_1.chronicle_outbox_events_live; delete from s_1.weft_schema_version where version_id >= 6",
+	} {
+		exec(t, pool, before)
+		if steps := up(t, spec.Shards[1].URL); len(steps) == 0 {
+			t.Errorf("%s: got nothing to do", name)
+		}
+		if steps := up(t, spec.Shards[1].URL); len(steps) != 0 {
+			t.Errorf("%s: again: got %v, want nothing to do", name, steps)
+		}
+		_, err := pool.Exec(t.Context(), "begin; set local role "+role+"; select s_1.weft_settled('search_outbox_events', gen_random_uuid()::text)")
+		if pg, ok := errors.AsType[*pgconn.PgError](err); !ok || pg.Code != "WF005" || pg.Detail != "db2:5432/shop" || !strings.HasPrefix(pg.Message, "shard 1 is on db2:5432/shop since 20") {
+			t.Errorf("%s: got %v, want where the shard is", name, err)
+		}
+	}
+	if got := one[string](t, pool, "select s_0.weft_settled('search_outbox_events', gen_random_uuid()::text)"); got != "gone" {
+		t.Errorf("a shard that is at home: got %q, want gone", got)
 	}
 }

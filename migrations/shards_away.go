@@ -60,7 +60,32 @@ func AwaySQL(schema string, n int) string {
 		fmt.Fprintf(&triggers, "create or replace trigger %s before insert or update or delete on %s for each row execute function %s.weft_shard_refuse();\n", awayTrigger, table, shard)
 		fmt.Fprintf(&triggers, "create or replace trigger %s before truncate on %s for each statement execute function %s.weft_shard_refuse();\n", awayTruncateTrigger, table, shard)
 	}
-	return strings.NewReplacer("{quote}", "$weft$", "{shard}", shard, "{n}", strconv.Itoa(n), "{triggers}", triggers.String()).Replace(template("shards_away.sql"))
+	return SettledSQL(schema, n) + strings.NewReplacer("{quote}", "$weft$", "{shard}", shard, "{triggers}", triggers.String()).Replace(template("shards_away.sql"))
+}
+
+// SettledSQL returns the statements that have weft_settled of shard n raise an error while the shard is not at home.
+// They may be repeated. A move runs them before it takes its locks: a call that waits for these is told, too.
+func SettledSQL(schema string, n int) string {
+	return strings.NewReplacer("{quote}", "$weft$", "{shard}", pgx.Identifier{schema}.Sanitize(), "{name}", literal(schema), "{n}", strconv.Itoa(n)).
+		Replace(template("shards_settled.sql"))
+}
+
+// oldSettled reads the number of a shard that has moved and whose weft_settled does not know of that; null elsewhere.
+const oldSettled = `select max(substring(pg_get_expr(c.relpartbound, c.oid) from 'remainder (\d+)')::int) from pg_class c, pg_proc p
+	where c.oid = to_regclass($1) and to_regclass($2) is not null and p.oid = to_regprocedure($3) and strpos(p.prosrc, 'weft_shard_elsewhere') = 0`
+
+// refreshSettled brings weft_settled of a shard that an earlier build has moved to what [SettledSQL] makes. It
+// returns whether it was another.
+func (m *migrator) refreshSettled(ctx context.Context) (bool, error) {
+	var n *int
+	err := m.db.QueryRowContext(ctx, oldSettled, m.qualify(dealt[0].table), m.qualify(awayTable), m.qualify("weft_settled")+"(text, text)").Scan(&n)
+	if err == nil && n != nil {
+		err = m.ddl(ctx, awayTable, SettledSQL(m.schema, *n))
+	}
+	if err != nil {
+		return false, fmt.Errorf("function weft_settled: %w", err)
+	}
+	return n != nil, nil
 }
 
 // RefuseSQL returns the statements that turn the triggers of [AwaySQL] on or off: those of the dealt

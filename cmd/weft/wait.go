@@ -46,7 +46,8 @@ they stay, it waits for the event to appear.
 
 An application asks Postgres instead: select weft_settled('search_outbox_events', 'ID'). It
 answers done, failed, gone (in no row of the table), or null while the event is open, and
-needs nothing but: grant execute on function weft_settled to APPLICATION.
+needs nothing but: grant execute on function weft_settled to APPLICATION. In the schema of a shard
+that has moved away it raises an error with the address (SQLSTATE WF005).
 
 Elasticsearch shows a new document to searches at the next refresh of the index, and to a
 get by id at once.

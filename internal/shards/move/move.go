@@ -64,7 +64,7 @@ func Run(ctx context.Context, o Options, plan *Plan) (Result, error) {
 		return m.result, m.open(ctx)
 	}
 	m.id = uuid.NewString()
-	for _, step := range []func(context.Context) error{m.lead, m.still, m.clear, m.copyOut} {
+	for _, step := range []func(context.Context) error{m.lead, m.still, m.clear, m.answers, m.copyOut} {
 		if err := step(ctx); err != nil {
 			m.rollback(ctx)
 			return m.result, m.reason(ctx, err)
@@ -141,6 +141,17 @@ func (m *mover) clear(ctx context.Context) error {
 				return err
 			})
 		})
+	})
+}
+
+// answers has weft_settled of the source look whether the shard has left, before it leaves: a call of the former
+// function that waits for the move's locks would say that its event is gone.
+func (m *mover) answers(ctx context.Context) error {
+	return m.soon(ctx, 0, func(ctx context.Context) error {
+		if _, err := m.from.Exec(ctx, migrations.SettledSQL(m.Schema, m.Shard)); err != nil {
+			return fmt.Errorf("have weft_settled look where the shard is: %w", err)
+		}
+		return nil
 	})
 }
 
