@@ -298,6 +298,7 @@ func TestStatusNamesWhatHoldsUpTheLeader(t *testing.T) {
 		t.Errorf("without trouble: got %+v and %s", s.Leader, r.out)
 	}
 	health.Set("elasticsearch", errors.New("no answer"))
+	health.Set("home", errors.New("the shard is on db2")) // the command itself says that
 	health.SetProjection("books", admin.Outage, "es_connect")
 	health.SetProjection("tags", admin.Paused, "es_4xx")
 	r, s := st()

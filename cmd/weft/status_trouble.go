@@ -16,6 +16,7 @@ import (
 
 	"github.com/samuelhu324-dev/weft/internal/admin"
 	"github.com/samuelhu324-dev/weft/internal/config"
+	"github.com/samuelhu324-dev/weft/internal/daemon"
 	"github.com/samuelhu324-dev/weft/internal/records"
 	"github.com/samuelhu324-dev/weft/internal/verify"
 	"github.com/samuelhu324-dev/weft/outbox"
@@ -50,11 +51,11 @@ func askLeader(ctx context.Context, st *records.Status) {
 	}
 }
 
-// troubles lists dependencies before projections.
+// troubles lists dependencies before projections. Where the shard is at home the command itself says.
 func troubles(r admin.Report) []records.Trouble {
 	out := []records.Trouble{}
 	for _, name := range slices.Sorted(maps.Keys(r.Dependencies)) {
-		if d := r.Dependencies[name]; !d.OK {
+		if d := r.Dependencies[name]; !d.OK && name != daemon.HomeName {
 			t := records.Trouble{Of: name, State: "unusable", Detail: d.Error, Since: d.Since}
 			if t.Detail == t.State { // what another host is told
 				t.Detail = ""

@@ -7,8 +7,8 @@ import (
 	"github.com/samuelhu324-dev/weft/migrations"
 )
 
-// homeName is the dependency that fails while the shard is at home in another database.
-const homeName = "home"
+// HomeName is the dependency that fails while the shard is at home in another database.
+const HomeName = "home"
 
 // watchHome tells until ctx ends whether the settings lead to where the shard is at home. Elsewhere its
 // tables are empty: whoever leads it there has nothing to do, while events wait at its home.
@@ -21,10 +21,10 @@ func (d *daemon) watchHome(ctx context.Context) error {
 		case err != nil: // whoever needs the database tells of it
 		case away == nil:
 			d.gauges.away.Set(0)
-			d.tell(homeName, nil)
+			d.tell(HomeName, nil)
 		default:
 			d.gauges.away.Set(1)
-			d.tell(homeName, fmt.Errorf("the shard %s; %s", away, away.Remedy()))
+			d.tell(HomeName, fmt.Errorf("the shard %s; %s", away, away.Remedy()))
 		}
 	})
 }
