@@ -83,6 +83,7 @@ type Rebuild struct {
 	Began, Updated time.Time
 	Finished       *time.Time
 	Age            time.Duration // since it was asked for, by the database's clock
+	Led            time.Duration // of that, while it fills: the time in which somebody led
 }
 
 // RequestRebuild asks for a rebuild. It returns false while one goes on, and while the old

@@ -191,6 +191,25 @@ func TestRebuildThatFails(t *testing.T) {
 	}
 }
 
+// The time that is left follows from the time in which somebody led, and not from that in which the shard moved.
+func TestRebuildStatusLeavesOutTheTimeWithoutALeader(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	s.exec(`insert into weft_rebuild (projection, phase, replace_plain, new_index, group_name, source_rows, filled, asked_by, why, began_at, updated_at)
+			values ('products', 'filling', false, 'products-v2', 'g', 300, 100, 'alice', 'x', now() - interval '3 hours', now());
+		insert into weft_term (group_name, epoch, instance, acquired_at, ended_at) values ('other', 1, 'a', now() - interval '2 hours', null),
+			('g', 1, 'a', now() - interval '9 hours', now() - interval '8 hours'), ('g', 2, 'a', now() - interval '4 hours', now() - interval '170 minutes'),
+			('g', 3, 'b', now() - interval '10 minutes', null)`)
+	r := weft(t, s.env, "rebuild", "status", "products", "--json")
+	var got records.Rebuild
+	if err := json.Unmarshal([]byte(r.out), &got); err != nil || got.ETASecs == nil {
+		t.Fatalf("got %+v, %v", r, err)
+	}
+	if led := 20 * time.Minute; *got.ETASecs < 2*led.Seconds() || *got.ETASecs > 3*led.Seconds() {
+		t.Errorf("got %.0f s left, want twice the %s in which somebody has led since it was asked for", *got.ETASecs, led)
+	}
+}
+
 // A rebuild of a projection that the leader does not run waits, and the command names who leads.
 func TestRebuildThatTheLeaderDoesNotRun(t *testing.T) {
 	t.Parallel()

@@ -19,7 +19,7 @@ type Rebuild struct {
 	NewIndex   string     `json:"new_index"`
 	Rows       int64      `json:"rows"` // of the source, about
 	Filled     int64      `json:"filled"`
-	ETASecs    *float64   `json:"eta_seconds"` // of the fill; null when it cannot be told
+	ETASecs    *float64   `json:"eta_seconds"` // of the fill, while somebody leads; null when it cannot be told
 	Unreadable int64      `json:"unreadable"`
 	Redo       int64      `json:"redo"`
 	Note       string     `json:"note"`
@@ -38,7 +38,7 @@ func DescribeRebuild(projection string, r outbox.Rebuild) Rebuild {
 		BeganAt: r.Began.UTC(), UpdatedAt: r.Updated.UTC(), FinishedAt: UTC(r.Finished),
 	}
 	if r.Phase == outbox.RebuildFilling && r.Filled > 0 && r.Rows > r.Filled && !r.Paused {
-		left := r.Age.Seconds() / float64(r.Filled) * float64(r.Rows-r.Filled)
+		left := r.Led.Seconds() / float64(r.Filled) * float64(r.Rows-r.Filled)
 		s.ETASecs = &left
 	}
 	return s
