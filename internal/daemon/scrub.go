@@ -137,8 +137,9 @@ func (s *scrubber) cycle(ctx context.Context) (time.Duration, error) {
 	}
 	report, err := verify.Run(ctx, o)
 	s.count(report)
-	save, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawTimeout)
+	save, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(withdrawTimeout, cancel) })() // a stop does not wait for it for long
 	err = errors.Join(err, s.kept.Save(save, report.Last, report, err == nil))
 	if err == nil {
 		s.log.Info("source and destination have been compared", zap.String("event", "verify.finished"), zap.Int64("rows", report.Rows),

@@ -24,6 +24,8 @@ func TestLeaderCountsEachDocumentOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.elasticCall(http.MethodDelete, "/"+r.index+"/_doc/"+url.PathEscape(first.String())+"?refresh=true", "", nil)
+	r.exec("create function late() returns trigger language plpgsql as $$ begin perform pg_sleep(0.7); return new; end $$") // a busy server
+	r.exec("create trigger late before update on weft_verify for each row when (new.finished_at is not null) execute function late()")
 	r.exec("insert into weft_verify values ($1, $2, '', '', '{}', now(), now())", searchProjection, outbox.VerifyScrub) // begins at once
 	b := r.start("b")
 	testenv.Eventually(t, func() bool { return r.number("select count(*) from weft_verify where finished_at is not null") == 1 }, "the end of the comparison")
