@@ -260,6 +260,7 @@ func (d *daemon) attend(ctx context.Context, l projector) error {
 	if _, ok := p.(projections.Preparer); !ok {
 		close(l.prepared)
 	}
+	blamed := false // the source, for the outage that lasts
 	return every(ctx, attendEvery, func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 		defer cancel()
@@ -275,13 +276,16 @@ func (d *daemon) attend(ctx context.Context, l projector) error {
 			close(l.prepared)
 		}
 		err := p.Ready(ctx)
-		if s := l.pipeline.State(); err == nil && (s.Phase == schedule.Outage || s.Phase == schedule.Trial) {
-			switch err = unread(p); {
-			case err == nil, s.Reason.Elastic():
-				err = errors.New(s.Detail) // it answers, and refuses the writes
-			default:
-				d.tell(name, nil)
-			}
+		s, source := l.pipeline.State(), unread(p)
+		outage, elastic := s.Phase == schedule.Outage || s.Phase == schedule.Trial, s.Reason.Elastic()
+		blamed = outage && (blamed || source != nil && !elastic)
+		switch {
+		case err != nil || !outage:
+		case source != nil && !elastic:
+			err = source
+			d.tell(name, nil)
+		case elastic || !blamed: // else the source can be read again, and the trial is under way
+			err = errors.New(s.Detail) // it answers, and refuses the writes
 		}
 		if !errors.Is(err, context.Canceled) {
 			d.tellOf(p, err)

@@ -295,7 +295,8 @@ func TestSourceThatRefusesWhileItRunsIsNamed(t *testing.T) {
 	} {
 		r.exec(s)
 	}
-	a := r.start("a")
+	f := newFront(t, r.elastic)
+	a := r.start("a", "ELASTIC_URL="+f.URL)
 	a.awaitReady(http.StatusOK, `"role": "leader"`)
 	r.upsert(newKey(), 1, "x")
 	r.await(map[string]int{"done": 1})
@@ -306,7 +307,15 @@ func TestSourceThatRefusesWhileItRunsIsNamed(t *testing.T) {
 	}
 	const source = "postgres (source of search_index_to_elastic)"
 	a.awaitReady(http.StatusServiceUnavailable, source, "source.query of projection search_index_to_elastic: ", "permission denied for table prices")
+	trial := f.hold(t)
 	r.exec("alter table refuses rename to nobody")
+	<-trial.arrived // nor is it Elasticsearch's fault while the trial takes its time
+	testenv.Eventually(t, func() bool {
+		lines := a.logs.with("event", "dependency.up")
+		return lines[len(lines)-1]["dependency"] == source
+	}, "the source to be told of as usable")
+	f.set(nil)
+	trial.release()
 	r.await(map[string]int{"done": n + 1})
 	a.awaitReady(http.StatusOK)
 	if lines := a.logs.with("event", "dependency.down"); len(lines) == 0 || lines[len(lines)-1]["dependency"] != source {
