@@ -197,7 +197,7 @@ func TestTermAfterACutOff(t *testing.T) {
 	for name, committed := range map[string]bool{"SettleNotMade": false, "SettleCommitted": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := setup(t, linked, func(o *options) { o.CutOff, o.timeout = 500*time.Millisecond, 2*time.Second })
+			r := setup(t, linked, func(o *options) { o.CutOff = 500 * time.Millisecond })
 			r.notePassed()
 			var once atomic.Bool
 			breaks := func() error {

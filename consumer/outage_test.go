@@ -12,9 +12,9 @@ import (
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
-// firstBatches is how many entities the first batches of a term have together, at most:
-// so many may meet a fault before it is known to be an outage.
-const firstBatches = 3 * 64
+// firstBatches is how many entities the first batches of a term have together, at most, with those that go beside
+// batches that hang, as on a slow machine: so many may meet a fault before it is known to be an outage.
+const firstBatches = 2 * 3 * 64
 
 func away(reason outbox.Reason) error {
 	return &outbox.Fault{Reason: reason, Shared: true, Err: errors.New("connection refused")}
@@ -46,7 +46,7 @@ func TestOutageEndsNoEventInFailed(t *testing.T) {
 	comeBack := r.goDown()
 	probes, ready := 0, r.proj.ready
 	r.proj.ready = func() error { probes++; return ready() }
-	r.enqueueMany(300, 1)
+	r.enqueueMany(2000, 1)
 	r.start()
 	r.eventually(func() bool {
 		r.proj.mu.Lock()
@@ -57,14 +57,14 @@ func TestOutageEndsNoEventInFailed(t *testing.T) {
 	if s := r.pipe.State(); s.Phase != schedule.Outage || s.Reason != outbox.ReasonESConnect || s.Detail != "connection refused" {
 		t.Errorf("state %+v, want the outage and why", s)
 	}
-	if got := r.counts(); got["pending"] != 300 {
+	if got := r.counts(); got["pending"] != 2000 {
 		t.Errorf("during the outage the counts are %v, want all pending", got)
 	}
 	if tried := r.count("search_outbox_events where attempts > 0"); tried > firstBatches {
 		t.Errorf("%d events met the outage, want no more than the first batches", tried)
 	}
 	comeBack()
-	r.await(map[string]int{"done": 300}) // in spite of a backoff of an hour
+	r.await(map[string]int{"done": 2000}) // in spite of a backoff of an hour
 	if s := r.pipe.State(); s.Phase != schedule.Running {
 		t.Errorf("phase %s after recovery", s.Phase)
 	}

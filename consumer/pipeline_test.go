@@ -224,7 +224,11 @@ func TestGracefulStop(t *testing.T) {
 	if err := <-stopped; err != nil {
 		t.Fatalf("stop: %v", err)
 	}
-	if got := r.counts(); got["done"] != 5 || got["pending"] != 45 || r.count("weft_lease") != 0 {
+	sent := 0 // a second batch goes beside one that a slow machine lets hang
+	for _, call := range r.proj.calls {
+		sent += len(call)
+	}
+	if got := r.counts(); got["done"] != sent || got["pending"] != 50-sent || sent > 10 || r.count("weft_lease") != 0 {
 		t.Errorf("after the stop the counts are %v, want what was sent done and the rest pending, without a lease", got)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -44,7 +45,7 @@ func TestEntityThatCannotBeSettledStandsAlone(t *testing.T) {
 			r.enqueue(key, 9)
 			r.enqueueMany(20, 200)
 			r.await(map[string]int{"done": 40, "pending": 3})
-			r.eventually(func() bool { sizes, _ := r.proj.sent(key); return len(sizes) == 5 }, "five attempts")
+			r.eventually(func() bool { sizes, _ := r.proj.sent(key); return len(sizes) >= 5 }, "five attempts")
 			_, at := r.proj.sent(key)
 			for i := 1; i < len(at); i++ {
 				if gap, least := at[i].Sub(at[i-1]), pause<<(i-1); gap < least {
@@ -194,6 +195,14 @@ func TestLeaseThatCannotBeWrittenIsReported(t *testing.T) {
 func TestOtherWorkersClaimsStopTheLeader(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
+	const foreign = "another worker (py) claims events of the table: stop it"
+	var beside atomic.Int32 // leases while it does
+	r.store.onLease = func() error {
+		if r.pipe.State().Outbox == foreign {
+			beside.Add(1)
+		}
+		return nil
+	}
 	r.enqueue(newKey(), 1)
 	r.start()
 	r.await(map[string]int{"done": 1})
@@ -201,16 +210,16 @@ func TestOtherWorkersClaimsStopTheLeader(t *testing.T) {
 	r.await(map[string]int{"done": 2})
 	r.exec(`insert into search_outbox_events (id, entity_type, entity_id, op, event_version, status, owner, processing_started_at, lease_until)
 		values ($1, 'block', gen_random_uuid(), 'upsert', 3, 'processing', 'py', clock_timestamp(), clock_timestamp() + interval '30 s')`, uuid.New())
-	r.eventually(func() bool { return r.pipe.State().Outbox == "another worker (py) claims events of the table: stop it" }, "the state to say so")
-	leases, looks := r.store.get(&r.store.leases), r.store.get(&r.store.looks)
+	r.eventually(func() bool { return r.pipe.State().Outbox == foreign }, "the state to say so")
+	looks := r.store.get(&r.store.looks)
 	r.enqueueMany(10, 10)
 	r.eventually(func() bool { return r.store.get(&r.store.looks) >= looks+3 }, "three more looks for claims")
-	if got := r.store.get(&r.store.leases); got != leases || r.counts()["pending"] != 10 {
-		t.Errorf("%d leases while another worker claims, counts %v, want none", got-leases, r.counts())
-	}
 	// It ends what it has, and stops.
 	r.exec("update search_outbox_events set status = 'done', owner = null, lease_until = null, processed_at = now() where event_version = 3")
 	r.await(map[string]int{"done": 13})
+	if n := beside.Load(); n > 0 {
+		t.Errorf("%d leases while another worker claims, want none", n)
+	}
 	if got := r.pipe.State().Outbox; got != "" {
 		t.Errorf("the state says %q afterwards", got)
 	}

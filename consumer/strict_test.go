@@ -107,7 +107,7 @@ func TestStrictOrderOutlivesATakeoverBetweenDeltas(t *testing.T) {
 	}{"SettleNotMade": {false, []int64{1, 2, 2, 3, 4}}, "SettleCommitted": {true, []int64{1, 2, 3, 4}}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := setup(t, linked, strict, func(o *options) { o.CutOff, o.timeout = 500*time.Millisecond, 2*time.Second })
+			r := setup(t, linked, strict, func(o *options) { o.CutOff = 500 * time.Millisecond })
 			var settles atomic.Int64
 			breaks := func() error {
 				if settles.Add(1) == 2 {

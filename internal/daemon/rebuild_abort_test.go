@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/outbox"
@@ -150,7 +149,7 @@ func TestMoveWithoutAcknowledgementEndsNoRebuild(t *testing.T) {
 
 func (r *rig) ask(what outbox.RebuildAsk) {
 	r.t.Helper()
-	ok, err := outbox.AskRebuild(r.t.Context(), r.pool, searchProjection, what, "test", "test", 10*time.Second)
+	ok, err := outbox.AskRebuild(r.t.Context(), r.pool, searchProjection, what, "test", "test", testenv.Limit)
 	if err != nil || !ok {
 		r.t.Fatalf("request of %s: %v, %v", what, ok, err)
 	}

@@ -132,6 +132,7 @@ func TestWriteBlock(t *testing.T) {
 	r.block("write", true)
 	r.write(documents(300, 10)...)
 	a.awaitReady(200, `"activity": "paused"`, "index write")
+	testenv.Eventually(t, func() bool { return r.counts()["failed"] == 20 }, "the settle of the batch that opened the breaker")
 	<-time.After(2500 * time.Millisecond) // at least one attempt while paused
 	if got := r.counts(); got["done"] != 10 || got["failed"] != 20 {
 		t.Errorf("counts %v, want 20 dead letters and the rest kept", got)

@@ -32,7 +32,7 @@ func (r *rig) reloadable() (ask func(in *instance, event string, environ ...stri
 		next.Store(&environ)
 		select {
 		case asked <- syscall.SIGHUP:
-		case <-time.After(30 * time.Second):
+		case <-time.After(testenv.Limit):
 			r.t.Fatal("the request was not taken")
 		}
 		var lines []map[string]any
@@ -140,11 +140,11 @@ func TestRightThatIsTakenAwayIsNamed(t *testing.T) {
 	// The answers of other calls do not take it back.
 	r.exec("grant select, update on search_outbox_events to " + r.runner.Username() + "; revoke all on weft_pause from " + r.runner.Username())
 	a.awaitReady(http.StatusServiceUnavailable, "permission denied for table weft_pause; grant it")
-	usable := len(a.logs.with("event", "dependency.up"))
+	usable := a.usable()
 	r.upsert(newKey(), 1, "x")
 	r.await(map[string]int{"done": 2})
 	r.otherCallsAnswered()
-	if got := len(a.logs.with("event", "dependency.up")); got != usable {
+	if got := a.usable(); got != usable {
 		t.Errorf("readiness has come back %d times without the right", got-usable)
 	}
 	r.exec("grant select on weft_pause to " + r.runner.Username())
@@ -166,9 +166,9 @@ func TestRightWithoutWhichNothingGoesOnIsNamed(t *testing.T) {
 			r.exec("revoke " + right + " from " + r.runner.Username())
 			r.upsert(newKey(), 1, "x")
 			a.awaitReady(http.StatusServiceUnavailable, "denies permission to role "+r.runner.Username()+": permission denied for table "+c.table+"; grant it")
-			usable := len(a.logs.with("event", "dependency.up"))
+			usable := a.usable()
 			r.otherCallsAnswered()
-			if got := len(a.logs.with("event", "dependency.up")); got != usable {
+			if got := a.usable(); got != usable {
 				t.Errorf("readiness has come back %d times without the right", got-usable)
 			}
 			r.exec("grant " + right + " to " + r.runner.Username())
@@ -215,9 +215,9 @@ func TestStandbyThatMayNotLeadIsNotReady(t *testing.T) {
 	for _, i := range []*instance{a, b} {
 		i.awaitReady(http.StatusServiceUnavailable, "denies permission to role "+r.runner.Username()+": permission denied for table weft_leader; grant it")
 		tries := func() float64 { return i.metric("weft_leader_transitions_total", `to="standby"`) }
-		usable, tried := len(i.logs.with("event", "dependency.up")), tries()
+		usable, tried := i.usable(), tries()
 		testenv.Eventually(t, func() bool { return tries() >= tried+3 }, "more tries to lead")
-		if got := len(i.logs.with("event", "dependency.up")); got != usable {
+		if got := i.usable(); got != usable {
 			t.Errorf("readiness has come back %d times without the right", got-usable)
 		}
 	}

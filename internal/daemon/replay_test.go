@@ -19,13 +19,13 @@ const manyFailures = "WEFT_BREAKER_THRESHOLD=100000"
 // replayAll replays all dead letters of the search projection.
 func (r *rig) replayAll(ctx context.Context, change func(*replay.Config)) (replay.Result, error) {
 	r.t.Helper()
-	letters, err := outbox.OpenDeadLetters(ctx, r.pool, outboxTable, "search_index_to_elastic", 10*time.Second)
+	letters, err := outbox.OpenDeadLetters(ctx, r.pool, outboxTable, "search_index_to_elastic", testenv.Limit)
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	cfg := replay.Config{
-		Order: outbox.LetterOrder{By: "alice", Why: "a test"}, Rate: 1000, Wait: 30 * time.Second,
-		DB: r.pool, Group: r.group, Timeout: 10 * time.Second,
+		Order: outbox.LetterOrder{By: "alice", Why: "a test"}, Rate: 1000, Wait: testenv.Limit,
+		DB: r.pool, Group: r.group, Timeout: testenv.Limit,
 		Progress: func(replay.Progress) {},
 		Note:     func(string) {},
 	}
@@ -197,8 +197,7 @@ func TestReplayWaitsInAnOutage(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
 	f := newFront(t, r.elastic)
-	// It leads to the end, however slow the machine is: without a leader a replay sends all.
-	a := r.start("a", manyFailures, "ELASTIC_URL="+f.URL, "WEFT_LEADER_TRUST=20s", "WEFT_LEADER_IDLE_SESSION=25s")
+	a := r.start("a", manyFailures, "ELASTIC_URL="+f.URL)
 	a.awaitReady(200, `"role": "leader"`)
 	r.block("write", true)
 	r.write(documents(300, 10)...)

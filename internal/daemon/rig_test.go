@@ -165,6 +165,7 @@ func (r *rig) environ(name string) []string {
 	return []string{
 		"DATABASE_URL=" + dsn, "ELASTIC_URL=" + r.elastic, "ELASTIC_INDEX=" + r.index, "WEFT_GROUP=" + r.group,
 		"WEFT_INSTANCE=" + name, "OUTBOX_METRICS_PORT=0", "WEFT_LOG_LEVEL=debug", "OUTBOX_BASE_BACKOFF_SECONDS=0.05", "OUTBOX_MAX_BACKOFF_SECONDS=0.5",
+		"WEFT_LEADER_TRUST=20s", "WEFT_LEADER_IDLE_SESSION=25s", // so that a machine that stands still for a moment ends no term
 	}
 }
 

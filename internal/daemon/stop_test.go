@@ -39,7 +39,8 @@ func TestStopWithSlowElastic(t *testing.T) {
 	if err := <-stopped; err != nil {
 		t.Errorf("stop returned %v", err)
 	}
-	if got := r.counts(); got["done"] != 20 || got["pending"] != 80 {
+	sent := 10 * (2 + len(s.arrived)) // a third request goes beside two that a slow machine lets hang
+	if got := r.counts(); got["done"] != sent || got["pending"] != 100-sent || sent > 40 {
 		t.Errorf("counts %v, want what was sent done and the rest pending", got)
 	}
 	if attempts := r.number("select sum(attempts) from search_outbox_events"); attempts != 0 {

@@ -173,10 +173,10 @@ func TestTracesCollectorFaults(t *testing.T) {
 			if l := a.logs.with("event", "tracing.startup")[0]; l["collector_reachable"] != (answer != nil) {
 				t.Errorf("startup line: %v", l)
 			}
+			testenv.Eventually(t, func() bool { return a.metric("outbox_processed_total") == n }, "all events to be counted")
 			if a.metric("weft_trace_spans_total", `result="dropped"`) == 0 {
 				t.Error("no span was dropped: the queue is not bounded")
 			}
-			testenv.Eventually(t, func() bool { return a.metric("outbox_processed_total") == n }, "all events to be counted")
 			began := time.Now()
 			if err := a.stop(); err != nil {
 				t.Error(err)
