@@ -71,7 +71,7 @@ func TestBadInputAmongGood(t *testing.T) {
 	raw(negative, "upsert", -5)
 	document(wide, 10, "a long id", "1")
 
-	a := r.start("a")
+	a := r.start("a", patient()...) // the huge one takes a busy server long
 	r.await(map[string]int{"done": 100 + 1 + 1 + 2 + 1, "failed": 4})
 	for _, k := range good {
 		if found, _, _ := r.document(k); !found {
