@@ -189,7 +189,7 @@ func TestStoryFindsArchivedEvents(t *testing.T) {
 	}
 }
 
-// slowDay is a pool whose server takes long to read one day of the history.
+// slowDay is a pool whose server takes long to read one day of the history, and whose other answers are waited for.
 type slowDay struct {
 	*pgxpool.Pool
 	from time.Time
@@ -199,7 +199,11 @@ func (s *slowDay) Query(ctx context.Context, sql string, args ...any) (pgx.Rows,
 	if len(args) == 3 && args[1].(pgtype.Timestamptz).Time.Equal(s.from) {
 		return s.Pool.Query(ctx, "select pg_sleep(60)")
 	}
-	return s.Pool.Query(ctx, sql, args...)
+	return s.Pool.Query(context.WithoutCancel(ctx), sql, args...)
+}
+
+func (s *slowDay) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	return s.Pool.QueryRow(context.WithoutCancel(ctx), sql, args...)
 }
 
 // TestStoryOfNumberedEvents: ids of the table's own kind.

@@ -122,11 +122,11 @@ func TestLeaseRefusesWhatHasSomethingEarlier(t *testing.T) {
 		check  bool   // only the mark lets the database look
 		want   func(*outbox.Obstacle) bool
 	}{
-		"Waits":        {"next_retry_at = now() + interval '10 s'", false, func(o *outbox.Obstacle) bool { return o.Wait > 9*time.Second && o.Wait <= 10*time.Second }},
+		"Waits":        {"next_retry_at = now() + interval '10 min'", false, func(o *outbox.Obstacle) bool { return o.Wait > 9*time.Minute && o.Wait <= 10*time.Minute }},
 		"Parked":       {"next_retry_at = 'infinity'", false, func(o *outbox.Obstacle) bool { return o.Wait == 24*time.Hour }},
 		"Due":          {"next_retry_at = now() - interval '1 s'", false, func(o *outbox.Obstacle) bool { return o.Wait == 0 && !o.Foreign }},
 		"PutOff":       {"next_retry_at = now() + interval '1 h', behind = 0", false, func(o *outbox.Obstacle) bool { return o.Ready && !o.Foreign }},
-		"OfAnother":    {"status = 'processing', lease_until = now() + interval '5 s'", false, func(o *outbox.Obstacle) bool { return o.Foreign && o.Wait > 4*time.Second }},
+		"OfAnother":    {"status = 'processing', lease_until = now() + interval '5 min'", false, func(o *outbox.Obstacle) bool { return o.Foreign && o.Wait > 4*time.Minute }},
 		"Ready":        {"status = 'pending'", true, func(o *outbox.Obstacle) bool { return o.Ready && o.Wait == 0 }},
 		"TieOfIDs":     {"event_version = 2, id = '00000000-0000-0000-0000-000000000001'", true, func(o *outbox.Obstacle) bool { return o.Version == 2 }},
 		"LateCommit":   {"event_version = -5", true, func(o *outbox.Obstacle) bool { return o.Version == -5 }},

@@ -39,7 +39,7 @@ func setup(t *testing.T) *bench {
 func (b *bench) newStore(db outbox.DB, owner string, finished outbox.Finished) *outbox.Store {
 	b.t.Helper()
 	s, err := outbox.OpenStore(b.t.Context(), db, outbox.StoreConfig{
-		Table: table, Projection: "search_index_to_elastic", Group: "g", Owner: owner, Lease: leaseTime, Finished: finished,
+		Table: table, Projection: "search_index_to_elastic", Group: "g", Owner: owner, Lease: leaseTime, Finished: finished, Timeout: time.Minute,
 	})
 	if err != nil {
 		b.t.Fatal(err)

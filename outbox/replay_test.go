@@ -19,7 +19,7 @@ import (
 
 func (b *bench) letters(db outbox.DB) *outbox.DeadLetters {
 	b.t.Helper()
-	d, err := outbox.OpenDeadLetters(b.t.Context(), db, table, "search_index_to_elastic", 10*time.Second)
+	d, err := outbox.OpenDeadLetters(b.t.Context(), db, table, "search_index_to_elastic", time.Minute)
 	if err != nil {
 		b.t.Fatal(err)
 	}
