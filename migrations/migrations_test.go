@@ -148,7 +148,7 @@ func TestDownRefusesWhileAnInstanceLeads(t *testing.T) {
 	dsn := testenv.Schema(t)
 	up(t, dsn)
 	pool := testenv.Pool(t, dsn)
-	exec(t, pool, `insert into weft_leader (group_name, epoch, instance, acquired_at, renewed_at) values ('g', 1, 'weft-1', now(), now())`)
+	exec(t, pool, `insert into weft_leader (group_name, epoch, instance, acquired_at, renewed_at) values ('g', 1, 'weft-1', now(), now() + interval '1 hour')`)
 	wantError(t, downError(t, dsn), "weft-1", "stop")
 	exec(t, pool, `update weft_leader set released_at = now()`)
 	if err := downError(t, dsn); err != nil {
