@@ -54,7 +54,7 @@ func role(t *testing.T, dsn, attributes string) string {
 // use connects and runs sql, and returns the first error.
 func use(t *testing.T, dsn, sql string) error {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	conn, err := postgres.Connect(ctx, dsn, postgres.Options{})
 	if err != nil {

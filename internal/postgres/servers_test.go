@@ -99,10 +99,10 @@ func TestLoginConnectFindsServerThatComesUpBesideSilentOne(t *testing.T) {
 // The pool of an instance drops its connections to a server that was left.
 func TestLoginConnectReportsAnotherServer(t *testing.T) {
 	t.Parallel()
-	address := freeAddress(t)
-	own, login, cfg := among(t, address, "own")
+	first, second := freeAddress(t), freeAddress(t)
+	own, login, cfg := among(t, first, second)
 	ctx, stop := context.WithCancel(t.Context())
-	closed := forward(ctx, t, address, own)
+	closed := forward(ctx, t, first, own)
 	for range 2 {
 		if connects(t, login, cfg) {
 			t.Error("connect to the server of before: got moved, want not")
@@ -110,6 +110,7 @@ func TestLoginConnectReportsAnotherServer(t *testing.T) {
 	}
 	stop()
 	<-closed
+	forward(t.Context(), t, second, own)
 	if !connects(t, login, cfg) {
 		t.Error("connect to another server: got not moved, want moved")
 	}
