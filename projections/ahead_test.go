@@ -30,7 +30,7 @@ func setupIndexed(t *testing.T) *indexed {
 	i := &indexed{bench: setup(t), t: t, index: testenv.Index(t)}
 	core, logs := observer.New(zap.WarnLevel)
 	i.logs = logs
-	sink, err := elastic.New(elastic.Config{URLs: []string{testenv.ElasticURL(t)}, Index: i.index}, zap.NewNop(), prometheus.NewRegistry(), SearchIndexToElastic)
+	sink, err := elastic.New(elastic.Config{URLs: []string{testenv.ElasticURL(t)}, Index: i.index, RequestTimeout: time.Minute}, zap.NewNop(), prometheus.NewRegistry(), SearchIndexToElastic)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,6 +71,7 @@ func (i *indexed) remove(k outbox.Key, version int64) outbox.Event {
 func (i *indexed) project(events []outbox.Event, want ...outbox.Noop) {
 	i.t.Helper()
 	got, err := i.search.Project(leading(i.t, 1), events)
+	i.search.ahead.pause(0) // on a slow machine a look takes long
 	if err != nil {
 		i.t.Fatal(err)
 	}
@@ -277,7 +278,7 @@ func TestAlarmIsAuditedOnceAnHourOfATerm(t *testing.T) {
 	want(1, 6)
 	i.project(low[6:], tooNew)
 	want(1, 7)
-	entries, err := outbox.ReadAudit(t.Context(), i.pool, outbox.AuditFilter{Action: ActionVersionAhead, Limit: 1}, time.Second)
+	entries, err := outbox.ReadAudit(t.Context(), i.pool, outbox.AuditFilter{Action: ActionVersionAhead, Limit: 1}, time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -303,6 +304,7 @@ func TestAlarmIsAuditedOnceAnHourOfATerm(t *testing.T) {
 	if _, err := i.search.Project(leading(t, 3), low[6:]); err != nil {
 		t.Fatal(err)
 	}
+	i.search.ahead.pause(0)
 	want(2, 1)
 
 	i.exec("alter table weft_audit rename to hidden")

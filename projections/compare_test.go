@@ -9,10 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/migrations"
 	"github.com/samuelhu324-dev/weft/outbox"
-	"github.com/samuelhu324-dev/weft/projections/elastic"
 )
 
 // Elasticsearch takes no empty id: the row of such a key has a problem, and all others are compared.
@@ -38,7 +36,7 @@ func TestEmptyKeyIsComparedWithNoDocument(t *testing.T) {
 		wantOutcomes(t, out[i:i+1], []outbox.Outcome{want})
 	}
 	d.exec("insert into item_outbox_events (entity_type, entity_id, op, event_version) values ('item', '', 'upsert', 1)")
-	if _, err := (Registry{Declared: []Declaration{d.declaration}}).Check(t.Context(), "items", Deps{Pool: d.pool, Elastic: elastic.Config{URLs: []string{testenv.ElasticURL(t)}}}); err != nil {
+	if _, err := (Registry{Declared: []Declaration{d.declaration}}).Check(t.Context(), "items", Deps{Pool: d.pool, Elastic: elasticsearch(t)}); err != nil {
 		t.Errorf("check: %v", err)
 	}
 	wanted, err := d.index.Wanted(t.Context(), keys)
@@ -130,7 +128,7 @@ func TestRowWithoutAKeyIsNoEntity(t *testing.T) {
 			d := newDomain(t, "create table item (id bigint primary key, a text unique, b bigint, unique (a, b)); insert into item values (1, 'w', 1), (2, 'x', null), (3, 'y', 3), (4, null, 4), (5, null, null)",
 				migrations.OutboxSpec{Key: tc.key}, tc.d)
 			d.start()
-			found, err := Registry{Declared: []Declaration{d.declaration}}.Check(t.Context(), "items", Deps{Pool: d.pool, Elastic: elastic.Config{URLs: []string{testenv.ElasticURL(t)}}})
+			found, err := Registry{Declared: []Declaration{d.declaration}}.Check(t.Context(), "items", Deps{Pool: d.pool, Elastic: elasticsearch(t)})
 			if err != nil || slices.ContainsFunc(found, func(f Finding) bool { return !f.Warning }) {
 				t.Errorf("check: %+v, %v", found, err)
 			}

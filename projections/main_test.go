@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -86,6 +87,12 @@ func wantOutcomes(tb testing.TB, got, want []outbox.Outcome) {
 		}
 		tb.Errorf("outcomes (-want +got):\n%s\ndetails: %q", d, details)
 	}
+}
+
+// elasticsearch is the server of the tests, which may stand still for a while.
+func elasticsearch(tb testing.TB) elastic.Config {
+	tb.Helper()
+	return elastic.Config{URLs: []string{testenv.ElasticURL(tb)}, RequestTimeout: time.Minute}
 }
 
 // sink records what a Search writes and answers as told.

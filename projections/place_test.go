@@ -47,6 +47,7 @@ func newDomain(t *testing.T, table string, spec migrations.OutboxSpec, d Declara
 		t.Fatal(err)
 	}
 	d.Name, d.Table, d.Index, d.Settings = "items", "item_outbox_events", testenv.Index(t), json.RawMessage(fiveShards)
+	d.Mapping = json.RawMessage(`{"dynamic": false}`) // the server would wait for a change of it for seconds at most
 	return &domain{bench: b, declaration: d, registry: prometheus.NewRegistry()}
 }
 
@@ -54,7 +55,7 @@ func newDomain(t *testing.T, table string, spec migrations.OutboxSpec, d Declara
 func (d *domain) start() {
 	d.tb.Helper()
 	var err error
-	deps := Deps{Pool: d.pool, Elastic: elastic.Config{URLs: []string{testenv.ElasticURL(d.tb)}}, Log: zaptest.NewLogger(d.tb), Registerer: d.registry}
+	deps := Deps{Pool: d.pool, Elastic: elasticsearch(d.tb), Log: zaptest.NewLogger(d.tb), Registerer: d.registry}
 	d.sink, err = Registry{Declared: []Declaration{d.declaration}}.Sink(d.declaration.Name, deps.Elastic, deps.Log, deps.Registerer)
 	if err != nil {
 		d.tb.Fatal(err)
@@ -198,7 +199,7 @@ func TestCompositeTextKeysFromTheTriggerToTheDocument(t *testing.T) {
 	d.wantDocuments("update", want)
 	for _, code := range texts {
 		id := outbox.Composite(texts[(slices.Index(texts, code)+1)%len(texts)], code, "1.5")
-		r, err := Registry{Declared: []Declaration{d.declaration}}.Render(t.Context(), "items", id.String(), Deps{Pool: d.pool, Elastic: elastic.Config{URLs: []string{testenv.ElasticURL(t)}}})
+		r, err := Registry{Declared: []Declaration{d.declaration}}.Render(t.Context(), "items", id.String(), Deps{Pool: d.pool, Elastic: elasticsearch(t)})
 		if err != nil || r.Document == nil || !bytes.Equal(r.Document, r.Indexed) {
 			t.Errorf("render %s: %+v, %v", id, r, err)
 		}

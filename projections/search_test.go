@@ -276,7 +276,7 @@ func TestSearchIntoElasticsearch(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	index := testenv.Index(t)
-	sink, err := elastic.New(elastic.Config{URLs: []string{testenv.ElasticURL(t)}, Index: index}, zap.NewNop(), prometheus.NewRegistry(), SearchIndexToElastic)
+	sink, err := elastic.New(elastic.Config{URLs: []string{testenv.ElasticURL(t)}, Index: index, RequestTimeout: time.Minute}, zap.NewNop(), prometheus.NewRegistry(), SearchIndexToElastic)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -45,12 +45,15 @@ func es(t *testing.T, method, path, body string) []byte {
 	return answer
 }
 
+// plainIndex defines an index whose mapping no write waits for, as the server does for seconds at most.
+const plainIndex = `{"settings":{"number_of_replicas":0},"mappings":{"dynamic":false}}`
+
 // realSink returns a Sink on a fresh name of the real server and what it logs.
 func realSink(t *testing.T) (*Sink, string, *observer.ObservedLogs) {
 	t.Helper()
 	index := testenv.Index(t)
 	core, logs := observer.New(zap.InfoLevel)
-	s, err := New(Config{URLs: []string{testenv.ElasticURL(t)}, Index: index}, zap.New(core), prometheus.NewRegistry(), "p")
+	s, err := New(Config{URLs: []string{testenv.ElasticURL(t)}, Index: index, RequestTimeout: patient}, zap.New(core), prometheus.NewRegistry(), "p")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +100,7 @@ func TestRealVersionsNeverDecrease(t *testing.T) {
 	if got := string(es(t, "GET", "/"+index+"/_settings?filter_path=**.gc_deletes", "")); !strings.Contains(got, `"1h"`) {
 		t.Errorf("settings: got %s, want gc_deletes 1h", got)
 	}
-	if err := s.Ready(t.Context()); err != nil {
+	if err := ready(t, s); err != nil {
 		t.Errorf("ready: %v", err)
 	}
 }
@@ -184,7 +187,7 @@ func TestRealRejections(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantOutcomes(t, got, []outbox.Outcome{failed})
-	if err := s.Ready(t.Context()); err != nil {
+	if err := ready(t, s); err != nil {
 		t.Errorf("ready under a write block: %v", err)
 	}
 	es(t, "PUT", "/"+index+"/_settings", `{"index.blocks.write":null}`)
@@ -193,13 +196,13 @@ func TestRealRejections(t *testing.T) {
 	got, err = s.Write(leading(t), []Action{{ID: "good", Version: 2, Body: good}, {ID: "good2", Version: 2, Delete: true}})
 	wantFault(t, err, outbox.ReasonES429, true)
 	wantOutcomes(t, got, repeat(outbox.Reject(outbox.ReasonES429, ""), 2))
-	if err := s.Ready(t.Context()); err == nil || !strings.Contains(err.Error(), "flood stage") {
+	if err := ready(t, s); err == nil || !strings.Contains(err.Error(), "flood stage") {
 		t.Errorf("ready at flood stage: got %v", err)
 	}
 	es(t, "PUT", "/"+index+"/_settings", `{"index.blocks.read_only_allow_delete":null}`)
 
 	es(t, "PUT", "/"+index+"/_settings", `{"index.blocks.metadata":true}`)
-	if err := s.Ready(t.Context()); !errors.Is(err, ErrBlocked) || !strings.Contains(err.Error(), `{"index.blocks.metadata":null}`) || IsAccess(err) {
+	if err := ready(t, s); !errors.Is(err, ErrBlocked) || !strings.Contains(err.Error(), `{"index.blocks.metadata":null}`) || IsAccess(err) {
 		t.Errorf("ready under a metadata block: got %v, want ErrBlocked and the request that lifts it", err)
 	}
 	es(t, "PUT", "/"+index+"/_settings", `{"index.blocks.metadata":null}`)
@@ -208,11 +211,11 @@ func TestRealRejections(t *testing.T) {
 	got, err = s.Write(leading(t), []Action{{ID: "good", Version: 2, Body: good}})
 	wantFault(t, err, outbox.ReasonESRequest, true)
 	wantOutcomes(t, got, []outbox.Outcome{outbox.Reject(outbox.ReasonESRequest, "")})
-	if err := s.Ready(t.Context()); !errors.Is(err, ErrClosed) {
+	if err := ready(t, s); !errors.Is(err, ErrClosed) {
 		t.Errorf("ready while the index is closed: got %v, want ErrClosed", err)
 	}
 	es(t, "POST", "/"+index+"/_open", "")
-	if err := s.Ready(t.Context()); err != nil {
+	if err := ready(t, s); err != nil {
 		t.Errorf("ready after the index was opened: %v", err)
 	}
 }
@@ -259,7 +262,7 @@ func TestReal20MBText(t *testing.T) {
 func TestRealMissingAlias(t *testing.T) {
 	t.Parallel()
 	s, index, _ := realSink(t)
-	if err := s.Ready(t.Context()); err == nil || !strings.Contains(err.Error(), "neither an alias nor an index") {
+	if err := ready(t, s); err == nil || !strings.Contains(err.Error(), "neither an alias nor an index") {
 		t.Errorf("ready: got %v, want it to name the missing index", err)
 	}
 	got, err := s.Write(leading(t), docs(1))
@@ -288,7 +291,7 @@ func TestRealMissingAlias(t *testing.T) {
 	}
 
 	// An operator puts a plain index in its place: the next write finds out.
-	es(t, "PUT", "/"+index, `{"settings":{"number_of_replicas":0}}`)
+	es(t, "PUT", "/"+index, plainIndex)
 	if got, err := s.Write(leading(t), []Action{{ID: "a", Version: 2, Body: document("1")}}); err != nil || got[0].Verdict != outbox.Done {
 		t.Errorf("write to a plain index: %v %v", got, err)
 	}
@@ -297,7 +300,7 @@ func TestRealMissingAlias(t *testing.T) {
 func TestRealPlainIndexIsAccepted(t *testing.T) {
 	t.Parallel()
 	s, index, logs := realSink(t)
-	es(t, "PUT", "/"+index, `{"settings":{"number_of_replicas":0}}`)
+	es(t, "PUT", "/"+index, plainIndex)
 	if err := s.EnsureIndex(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -320,7 +323,7 @@ func TestRealAliasWithoutWriteIndex(t *testing.T) {
 	if err := s.EnsureIndex(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Ready(t.Context()); err != nil {
+	if err := ready(t, s); err != nil {
 		t.Fatal(err)
 	}
 	es(t, "PUT", "/"+index+"-v2", `{"settings":{"number_of_replicas":0}}`)
@@ -328,7 +331,7 @@ func TestRealAliasWithoutWriteIndex(t *testing.T) {
 	got, err := s.Write(leading(t), docs(1))
 	wantFault(t, err, outbox.ReasonESRequest, true)
 	wantOutcomes(t, got, []outbox.Outcome{outbox.Reject(outbox.ReasonESRequest, "")})
-	if err := s.Ready(t.Context()); !errors.Is(err, ErrWriter) || !strings.Contains(err.Error(), index+"-v1, "+index+"-v2") {
+	if err := ready(t, s); !errors.Is(err, ErrWriter) || !strings.Contains(err.Error(), index+"-v1, "+index+"-v2") {
 		t.Errorf("ready: got %v, want both indexes named", err)
 	}
 }
@@ -345,7 +348,7 @@ func TestRealMappingOfAnotherBuild(t *testing.T) {
 		t.Errorf("write: got %v, %v, and %s to wait for a request that was not sent", out, err, s.Outlived())
 	}
 	s.Rebuilding(true)
-	if err := s.Ready(t.Context()); err != nil {
+	if err := ready(t, s); err != nil {
 		t.Errorf("while a rebuild goes on: %v", err)
 	}
 }
@@ -355,7 +358,7 @@ func TestRealMappingWithFewerFields(t *testing.T) {
 	t.Parallel()
 	s, index, _ := realSink(t)
 	es(t, "PUT", "/"+index+"-v1", fmt.Sprintf(`{"aliases":{"%s":{}},"mappings":{"dynamic":"strict","_meta":{"weft":{"mapping_hash":"0000"}},"properties":{"text":{"type":"text"}}}}`, index))
-	if err := s.Ready(t.Context()); !errors.Is(err, ErrMapping) || !strings.Contains(err.Error(), "adds fields that the index lacks when it starts") {
+	if err := ready(t, s); !errors.Is(err, ErrMapping) || !strings.Contains(err.Error(), "adds fields that the index lacks when it starts") {
 		t.Errorf("while an instance runs, as after a restored snapshot: got %v, want what adds the fields", err)
 	}
 	for range 2 {

@@ -1,9 +1,12 @@
 package elastic
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap/zaptest"
@@ -23,6 +26,7 @@ func leading(tb testing.TB) context.Context {
 // newSink returns a Sink with cfg and the registry of its metrics.
 func newSink(tb testing.TB, cfg Config) (*Sink, *prometheus.Registry) {
 	tb.Helper()
+	cfg.RequestTimeout = cmp.Or(cfg.RequestTimeout, patient)
 	reg := prometheus.NewRegistry()
 	s, err := New(cfg, zaptest.NewLogger(tb), reg, "p")
 	if err != nil {
@@ -30,6 +34,19 @@ func newSink(tb testing.TB, cfg Config) (*Sink, *prometheus.Registry) {
 	}
 	tb.Cleanup(s.Close)
 	return s, reg
+}
+
+// patient is a request timeout for a machine that may stand still.
+const patient = time.Minute
+
+// ready is what a look at the index says that was answered in its time.
+func ready(t *testing.T, s *Sink) (err error) {
+	t.Helper()
+	testenv.Eventually(t, func() bool {
+		err = s.Ready(t.Context())
+		return !errors.Is(err, context.DeadlineExceeded)
+	}, "an answer within the time of a look")
+	return err
 }
 
 // fakeSink returns a Sink on a fake server.

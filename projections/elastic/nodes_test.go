@@ -1,14 +1,15 @@
 package elastic
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
-	"time"
+	"testing/synctest"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
@@ -61,30 +62,44 @@ func TestNodesThatAreDown(t *testing.T) {
 // remembered as any lost answer is.
 func TestNodeThatFellSilent(t *testing.T) {
 	t.Parallel()
-	release := make(chan struct{})
-	defer close(release)
-	silent := elastictest.New(t)
-	silent.Always(elastictest.Stall(release))
-	s, _, _ := fakeSink(t, func(c *Config) {
-		c.URLs, c.RequestTimeout = append(c.URLs, silent.URL), 300*time.Millisecond
-	})
-	core, logs := observer.New(zap.WarnLevel)
-	s.log = zap.New(core)
-	for range 4 {
-		if got, err := s.Write(leading(t), docs(1)); err != nil || got[0].Verdict != outbox.Done {
-			t.Fatalf("got %+v, %v", got, err)
+	synctest.Test(t, func(t *testing.T) {
+		pair := &halfSilent{forgetful: forgetful{t: t}, ignores: "/_bulk"}
+		s, _ := newSink(t, Config{URLs: []string{"http://elastic", "http://silent"}, Index: "docs", Transport: pair})
+		core, logs := observer.New(zap.WarnLevel)
+		s.log = zap.New(core)
+		for range 4 {
+			if got, err := s.Write(leading(t), docs(1)); err != nil || got[0].Verdict != outbox.Done {
+				t.Fatalf("got %+v, %v", got, err)
+			}
 		}
+		lines := logs.FilterField(zap.String("event", "elastic.other_node")).All()
+		if len(lines) != 1 || !strings.Contains(fmt.Sprint(lines[0].ContextMap()["error"]), "Elasticsearch at silent: ") {
+			t.Errorf("elastic.other_node: got %v, want the node that did not answer", lines)
+		}
+		if n := pair.ignored.Load(); n != 1 {
+			t.Errorf("the silent node was asked %d times, want it left alone after the first", n)
+		}
+		if s.lost.Load() == nil {
+			t.Error("the lost answer is not remembered")
+		}
+	})
+}
+
+// halfSilent is two nodes, of which one does not answer requests whose path ends so.
+type halfSilent struct {
+	forgetful
+	ignores string
+	ignored atomic.Int64
+}
+
+// RoundTrip implements http.RoundTripper.
+func (n *halfSilent) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Host != "silent" || !strings.HasSuffix(r.URL.Path, n.ignores) {
+		return n.forgetful.RoundTrip(r)
 	}
-	lines := logs.FilterField(zap.String("event", "elastic.other_node")).All()
-	if len(lines) != 1 || !strings.Contains(fmt.Sprint(lines[0].ContextMap()["error"]), "Elasticsearch at "+strings.TrimPrefix(silent.URL, "http://")+": ") {
-		t.Errorf("elastic.other_node: got %v, want the node that did not answer", lines)
-	}
-	if n := len(silent.Requests()); n > 1 {
-		t.Errorf("the silent node was asked %d times, want it left alone after the first", n)
-	}
-	if lost := s.lost.Load(); lost == nil || !strings.Contains(lost.String(), "m=+") {
-		t.Errorf("the answer was lost at %v, want a time that a step of the clock leaves alone", lost)
-	}
+	n.ignored.Add(1)
+	<-r.Context().Done()
+	return nil, context.Cause(r.Context())
 }
 
 // A node that is cut off from a cluster that is well says 503. It costs one request, and is then
@@ -168,18 +183,18 @@ func TestNodeThatIsAnotherServer(t *testing.T) {
 // within the time that it has.
 func TestLookBesideANodeThatFellSilent(t *testing.T) {
 	t.Parallel()
-	release := make(chan struct{})
-	silent := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
-	t.Cleanup(silent.Close)
-	t.Cleanup(func() { close(release) })
-	s, _, _ := fakeSink(t, func(c *Config) {
-		c.URLs, c.RequestTimeout = append(c.URLs, silent.URL), time.Second
-	})
-	for range 4 {
-		if err := s.Ready(t.Context()); err != nil {
-			t.Error(err)
+	synctest.Test(t, func(t *testing.T) {
+		pair := &halfSilent{forgetful: forgetful{t: t}}
+		s, _ := newSink(t, Config{URLs: []string{"http://elastic", "http://silent"}, Index: "docs", Transport: pair})
+		for range 4 {
+			if err := s.Ready(t.Context()); err != nil {
+				t.Error(err)
+			}
 		}
-	}
+		if pair.ignored.Load() == 0 {
+			t.Error("the silent node was not asked")
+		}
+	})
 }
 
 func TestAllNodesDown(t *testing.T) {

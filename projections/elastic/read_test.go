@@ -183,14 +183,14 @@ func TestRealReadsWithinASmallResultWindow(t *testing.T) {
 func TestRealMissingShard(t *testing.T) {
 	t.Parallel()
 	index := testenv.Index(t)
-	es(t, "PUT", "/"+index+"?wait_for_active_shards=0", `{"settings":{"number_of_shards":9,"number_of_replicas":0,"index.routing.allocation.total_shards_per_node":1}}`)
+	es(t, "PUT", "/"+index+"?wait_for_active_shards=0", `{"settings":{"number_of_shards":9,"number_of_replicas":0,"index.routing.allocation.total_shards_per_node":1},"mappings":{"dynamic":false}}`)
 	es(t, "GET", "/_cluster/health/"+index+"?wait_for_no_initializing_shards=true", "")
-	s, _ := newSink(t, Config{URLs: []string{testenv.ElasticURL(t)}, Index: index, RequestTimeout: 3 * time.Second})
+	s, _ := newSink(t, Config{URLs: []string{testenv.ElasticURL(t)}, Index: index})
 	actions, ids := docs(40), make([]Doc, 40)
 	for i := range ids {
 		ids[i].ID = actions[i].ID
 	}
-	for _, wait := range []string{"[2s]", "[500ms]"} { // two thirds of the request's, and then less
+	for _, wait := range []string{"[3s]", "[500ms]"} { // and then less
 		written, err := s.Write(leading(t), actions)
 		if err != nil {
 			t.Fatal(err)
@@ -214,6 +214,15 @@ func TestRealMissingShard(t *testing.T) {
 		if _, ok := errors.AsType[*UnansweredError](err); !ok || what != "scan" && !strings.Contains(err.Error(), "GET /_cluster/allocation/explain") {
 			t.Errorf("%s: got %v, want UnansweredError, and what says why", what, err)
 		}
+	}
+}
+
+// A request with a short deadline still has its answer when the server gives a shard up.
+func TestMissingShardIsGivenUpBeforeTheRequest(t *testing.T) {
+	t.Parallel()
+	s, _ := newSink(t, Config{URLs: []string{"http://h:1"}, Index: "docs", RequestTimeout: 3 * time.Second})
+	if got, want := s.patience(), 2*time.Second; got != want {
+		t.Errorf("got %v, want %v", got, want)
 	}
 }
 

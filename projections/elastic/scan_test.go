@@ -26,6 +26,8 @@ func (f *forgetful) RoundTrip(r *http.Request) (*http.Response, error) {
 	switch {
 	case r.URL.Path == "/docs":
 		answer = leadsToV1
+	case strings.HasSuffix(r.URL.Path, "/_bulk"):
+		answer = `{"items":[{"index":{"_id":"d0","status":201,"result":"created"}}]}`
 	case r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/_pit"):
 		f.keep(r.URL.Query().Get("keep_alive"))
 		answer = `{"id":"one"}`

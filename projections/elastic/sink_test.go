@@ -201,7 +201,11 @@ func TestNoAnswerIsTimeout(t *testing.T) {
 	srv.Script(elastictest.Stall(nil))
 	_, err := s.Write(leading(t), docs(2))
 	wantFault(t, err, outbox.ReasonESTimeout, true)
+	if lost := s.lost.Load(); lost == nil || !strings.Contains(lost.String(), "m=+") {
+		t.Errorf("the answer was lost at %v, want a time that a step of the clock leaves alone", lost)
+	}
 
+	s.cfg.RequestTimeout = patient
 	got, err := s.Write(leading(t), docs(2))
 	if err != nil {
 		t.Fatalf("second write: %v", err)
