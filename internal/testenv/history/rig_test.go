@@ -219,7 +219,7 @@ func (r *rig) member(name string, epoch int64) *member {
 	}
 	r.taps = append(r.taps, m.tap)
 	r.t.Cleanup(func() { _ = m.tap.Close() })
-	sink, err := elastic.New(elastic.Config{URLs: []string{m.tap.URL()}, Index: r.index}, zap.NewNop(), prometheus.NewRegistry(), "p")
+	sink, err := elastic.New(elastic.Config{URLs: []string{m.tap.URL()}, Index: r.index, RequestTimeout: time.Minute}, zap.NewNop(), prometheus.NewRegistry(), "p")
 	if err != nil {
 		r.t.Fatal(err)
 	}

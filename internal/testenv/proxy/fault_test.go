@@ -74,7 +74,7 @@ func TestFaults(t *testing.T) {
 			}
 			r.wantRecord()
 
-			s := r.sink(r.tap.URL(), 0)
+			s := r.sink(r.tap.URL())
 			outcomes, err := s.Write(leading(t), docs(2, all))
 			f, faulty := errors.AsType[*outbox.Fault](err)
 			if faulty != (c.reason != "") || faulty && (f.Reason != c.reason || f.Shared != c.shared) {

@@ -35,7 +35,7 @@ func TestRefusal(t *testing.T) {
 			t.Parallel()
 			r := newRig(t)
 			must(t, r.tap.Refuse(c.refusal))
-			outcomes, err := r.sink(r.tap.URL(), 0).Write(leading(t), docs(1, 6))
+			outcomes, err := r.sink(r.tap.URL()).Write(leading(t), docs(1, 6))
 			must(t, err)
 			for i, o := range outcomes {
 				want := outbox.Reason("")

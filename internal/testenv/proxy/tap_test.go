@@ -38,7 +38,7 @@ func newRig(t *testing.T) *rig {
 	t.Helper()
 	r := &rig{t: t, index: testenv.Index(t), rec: NewRecorder()}
 	r.tap = r.newTap("a", testenv.ElasticURL(t))
-	must(t, r.sink(r.tap.URL(), 0).EnsureIndex(t.Context()))
+	must(t, r.sink(r.tap.URL()).EnsureIndex(t.Context()))
 	return r
 }
 
@@ -51,9 +51,9 @@ func (r *rig) newTap(instance, upstream string) *Tap {
 }
 
 // sink is weft's own client of a URL.
-func (r *rig) sink(url string, timeout time.Duration) *elastic.Sink {
+func (r *rig) sink(url string) *elastic.Sink {
 	r.t.Helper()
-	s, err := elastic.New(elastic.Config{URLs: []string{url}, Index: r.index, RequestTimeout: timeout},
+	s, err := elastic.New(elastic.Config{URLs: []string{url}, Index: r.index, RequestTimeout: time.Minute},
 		zaptest.NewLogger(r.t), prometheus.NewRegistry(), "p")
 	must(r.t, err)
 	r.t.Cleanup(s.Close)
@@ -146,7 +146,7 @@ func (r *rig) wantRecord() {
 func TestTapRecordsEveryItem(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	s := r.sink(r.tap.URL(), 0)
+	s := r.sink(r.tap.URL())
 	before := time.Now()
 	batches := [][]elastic.Action{
 		docs(5, 3),
@@ -386,14 +386,22 @@ func TestTapHold(t *testing.T) {
 	fresh := r.newTap("b", testenv.ElasticURL(t))
 	r.tap.Hold()
 	r.tap.Hold()
-	_, err := r.sink(r.tap.URL(), 300*time.Millisecond).Write(leading(t), docs(1, 2))
+	ctx, end := context.WithCancelCause(leading(t))
+	s, ended := r.sink(r.tap.URL()), make(chan error, 1)
+	go func() {
+		_, err := s.Write(ctx, docs(1, 2))
+		ended <- err
+	}()
+	testenv.Eventually(t, func() bool { return r.tap.Held() == 1 }, "the request is held")
+	end(context.DeadlineExceeded)
+	err := <-ended
 	if f, ok := errors.AsType[*outbox.Fault](err); !ok || f.Reason != outbox.ReasonESTimeout {
 		t.Fatalf("held write: got %v, want es_timeout", err)
 	}
 	if r.tap.Held() != 1 || len(r.rec.Applied()) != 0 {
 		t.Errorf("got %d held and %d recorded, want 1 and 0", r.tap.Held(), len(r.rec.Applied()))
 	}
-	_, err = r.sink(fresh.URL(), 0).Write(leading(t), []elastic.Action{docs(2, 1)[0], {ID: "block:1", Version: 2, Delete: true}})
+	_, err = r.sink(fresh.URL()).Write(leading(t), []elastic.Action{docs(2, 1)[0], {ID: "block:1", Version: 2, Delete: true}})
 	must(t, err)
 	r.tap.Clear()
 	testenv.Eventually(t, func() bool { return len(r.rec.Applied()) == 4 }, "the held request is through")
@@ -406,7 +414,7 @@ func TestTapHold(t *testing.T) {
 	if d := cmp.Diff(map[Kind]int{held: 1}, r.tap.Injected()); d != "" {
 		t.Errorf("injected (-want +got):\n%s", d)
 	}
-	_, err = r.sink(r.tap.URL(), 0).Write(leading(t), docs(3, 2))
+	_, err = r.sink(r.tap.URL()).Write(leading(t), docs(3, 2))
 	must(t, err)
 }
 
@@ -421,18 +429,20 @@ func TestLateRequestOfAHalfOpenLink(t *testing.T) {
 	t.Cleanup(func() { must(t, link.Close()) })
 	through, err := link.Through(r.tap.URL())
 	must(t, err)
-	s := r.sink(through, 2*time.Second)
+	s := r.sink(through)
 	_, err = s.Write(leading(t), docs(1, 1))
 	must(t, err)
 	must(t, link.HalfOpen())
-	_, err = s.Write(leading(t), docs(2, 1))
+	ctx, cancel := context.WithTimeout(leading(t), 2*time.Second)
+	defer cancel()
+	_, err = s.Write(ctx, docs(2, 1))
 	if f, ok := errors.AsType[*outbox.Fault](err); !ok || f.Reason != outbox.ReasonESTimeout {
 		t.Fatalf("write through a half-open link: got %v, want es_timeout", err)
 	}
 	if n := len(r.rec.Applied()); n != 1 {
 		t.Errorf("record: got %d items while the link is half open, want 1", n)
 	}
-	_, err = r.sink(r.tap.URL(), 0).Write(leading(t), docs(3, 1))
+	_, err = r.sink(r.tap.URL()).Write(leading(t), docs(3, 1))
 	must(t, err)
 	must(t, link.Heal())
 	testenv.Eventually(t, func() bool { return len(r.rec.Applied()) == 3 }, "the late request is through")
