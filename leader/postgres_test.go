@@ -107,7 +107,7 @@ func TestLockSessionsHoldNoSnapshot(t *testing.T) {
 			var state string
 			var pinned bool
 			err := s.pool.QueryRow(ctx, `select coalesce(state, ''), backend_xmin is not null from pg_stat_activity
-				where application_name = $1`, AppName(testGroup, name, "lock")).Scan(&state, &pinned)
+				where datname = current_database() and application_name = $1`, AppName(testGroup, name, "lock")).Scan(&state, &pinned)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -210,7 +210,7 @@ func TestTransactionTimeoutOfTheDatabaseDoesNotEndTheSession(t *testing.T) {
 	}
 	s := newSite(t)
 	s.exec(t, "do $$ begin execute format('alter database %I set transaction_timeout = %L', current_database(), '30s'); end $$")
-	cfg := quick("a")
+	cfg := steady("a")
 	lock, err := openSession(t.Context(), cfg, s.dial(cfg))
 	if err != nil {
 		t.Fatal(err)
@@ -304,7 +304,8 @@ func TestHolderOfAnotherSchemaIsNamed(t *testing.T) {
 	}()
 	testenv.Eventually(t, func() bool {
 		var waits bool
-		err := s.pool.QueryRow(t.Context(), "select exists(select from pg_locks where locktype = 'advisory' and not granted)").Scan(&waits)
+		err := s.pool.QueryRow(t.Context(), `select exists(select from pg_locks where locktype = 'advisory' and not granted
+			and database = (select oid from pg_database where datname = current_database()))`).Scan(&waits)
 		return err == nil && waits
 	}, "the other waits for the lock")
 	if _, err := stranger.Exec(t.Context(), "select pg_advisory_unlock($1)", Key(testGroup)); err != nil {

@@ -20,7 +20,7 @@ func (s *site) process(t *testing.T, host string, pid int) *process {
 // announce announces the process once, and wants it to see twin: another process, or nil.
 func (p *process) announce(twin *process) {
 	p.t.Helper()
-	p.Uptime += 2123456789 * time.Nanosecond
+	p.Uptime += time.Minute + 123456789*time.Nanosecond // more than passes in fact: the machine may stand still
 	got, err := Announce(p.t.Context(), p.site.pool, p.Instance, p.last)
 	if err != nil {
 		p.t.Fatal(err)
@@ -68,7 +68,7 @@ func TestAnnouncementThatTheServerHasLostIsNoTwin(t *testing.T) {
 	s := newSite(t)
 	p := s.process(t, "h", 11)
 	p.announce(nil)
-	s.exec(t, "create table kept as select * from weft_instance; update kept set started_at = started_at - interval '4.2 s', seen_at = seen_at - interval '4.2 s'")
+	s.exec(t, "create table kept as select * from weft_instance; update kept set started_at = started_at - interval '62.3 s', seen_at = seen_at - interval '62.3 s'")
 	p.announce(nil)
 	s.exec(t, "update weft_instance i set started_at = k.started_at, seen_at = k.seen_at from kept k")
 	p.announce(nil)

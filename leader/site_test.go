@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
@@ -24,13 +25,28 @@ const testGroup = "pair"
 type site struct {
 	url   string
 	owner string // the same as the owner of the tables
-	pool  *pgxpool.Pool
+	pool  patient
+}
+
+// patient is a pool whose answers are waited for past the deadline of a call, as where the machine stands still.
+type patient struct{ *pgxpool.Pool }
+
+func (p patient) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	return p.Pool.Exec(context.WithoutCancel(ctx), sql, args...)
+}
+
+func (p patient) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	return p.Pool.Query(context.WithoutCancel(ctx), sql, args...)
+}
+
+func (p patient) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	return p.Pool.QueryRow(context.WithoutCancel(ctx), sql, args...)
 }
 
 func newSite(t *testing.T) *site {
 	t.Helper()
 	url := testenv.Database(t)
-	return &site{url: testenv.As(t, url, testenv.Runner(t, url)), owner: url, pool: testenv.Pool(t, url)}
+	return &site{url: testenv.As(t, url, testenv.Runner(t, url)), owner: url, pool: patient{testenv.Pool(t, url)}}
 }
 
 // quick keeps the relations and makes the server's idle timeout bearable.

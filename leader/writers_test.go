@@ -121,15 +121,16 @@ func TestWritersOfATerm(t *testing.T) {
 			conn := connect(t, s)
 			fence(t, conn, 1)
 
-			b := s.join(t, quick("b"), nil)
-			testenv.Eventually(t, func() bool { return b.event("leader.blocked") > 0 }, "the stranger is named")
-			line := b.logs.Filter(func(e observer.LoggedEntry) bool { return e.ContextMap()["event"] == "leader.blocked" }).All()[0].ContextMap()
-			if line["pid"] != int32(conn.PgConn().PID()) || line["user"] == "" || line["application_name"] != conn.Config().RuntimeParams["application_name"] {
+			b := s.join(t, steady("b"), nil)
+			named := func() *observer.ObservedLogs { return b.logs.FilterMessageSnippet("new term waits for a session") }
+			testenv.Eventually(t, func() bool { return named().Len() > 0 }, "the stranger is named")
+			line := named().All()[0].ContextMap()
+			if line["event"] != "leader.blocked" || line["pid"] != int32(conn.PgConn().PID()) || line["user"] == "" || line["application_name"] != conn.Config().RuntimeParams["application_name"] {
 				t.Errorf("log line: got %v, want pid %d, user and application_name", line, conn.PgConn().PID())
 			}
 			// Longer than the lock timeout: the bump is tried again.
 			testenv.Eventually(t, func() bool {
-				return one[int](t, s, "select count(*)::int from pg_stat_activity where application_name = 'weft/pair/b/lock' and now() - backend_start > interval '600ms'") > 0
+				return one[int](t, s, "select count(*)::int from pg_stat_activity where datname = current_database() and application_name = 'weft/pair/b/lock' and now() - backend_start > interval '1.2 s'") > 0
 			}, "the bump has waited for a while")
 			if st := b.Status(); st.Role != RoleStandby {
 				t.Errorf("role while waiting: got %s, want standby", st.Role)
