@@ -17,7 +17,6 @@ import (
 
 func TestMain(m *testing.M) {
 	stack.GuardIfAsked()
-	_ = os.Setenv("PGCONNECT_TIMEOUT", "60") // commands wait for a server that stands still for seconds
 	testenv.Main(m)
 }
 

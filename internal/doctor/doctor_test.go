@@ -30,7 +30,6 @@ import (
 
 func TestMain(m *testing.M) {
 	stack.GuardIfAsked()
-	_ = os.Setenv("PGCONNECT_TIMEOUT", "60") // a server may stand still for seconds
 	testenv.Main(m)
 }
 

@@ -32,7 +32,7 @@ func TestNormalize(t *testing.T) {
 }
 
 func TestParseURL(t *testing.T) {
-	t.Parallel()
+	t.Setenv("PGCONNECT_TIMEOUT", "") // tests wait for longer than the default
 	cfg, err := postgres.ParseURL("postgresql+psycopg://u:p@h:6000/d?target_session_attrs=primary&pool_max_conns=3")
 	if err != nil {
 		t.Fatal(err)

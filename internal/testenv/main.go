@@ -35,6 +35,7 @@ func Main(m *testing.M, opts ...goleak.Option) {
 		fmt.Fprintln(os.Stderr, missing)
 		os.Exit(1)
 	}
+	_ = os.Setenv("PGCONNECT_TIMEOUT", "60") // a server that stands still for seconds has not gone
 	base := os.Getenv(databaseEnv)
 	goleak.VerifyTestMain(m, append(opts, goleak.Cleanup(func(code int) {
 		if base == "" {
