@@ -93,7 +93,7 @@ func TestPartitionsAreAttachedByCallersWithoutTables(t *testing.T) {
 	for i := range 8 {
 		group.Go(func() error {
 			for day := range 8 {
-				err := error(nil)
+				var err error
 				for refused := true; refused; refused = code(err) == "55P03" { // another one is making a day, and the machine is slow
 					_, err = pool.Exec(t.Context(), attach, (day+i)%8)
 				}

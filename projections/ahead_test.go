@@ -30,7 +30,9 @@ func setupIndexed(t *testing.T) *indexed {
 	i := &indexed{bench: setup(t), t: t, index: testenv.Index(t)}
 	core, logs := observer.New(zap.WarnLevel)
 	i.logs = logs
-	sink, err := elastic.New(elastic.Config{URLs: []string{testenv.ElasticURL(t)}, Index: i.index, RequestTimeout: time.Minute}, zap.NewNop(), prometheus.NewRegistry(), SearchIndexToElastic)
+	cfg := elasticsearch(t)
+	cfg.Index = i.index
+	sink, err := elastic.New(cfg, zap.NewNop(), prometheus.NewRegistry(), SearchIndexToElastic)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -276,7 +276,9 @@ func TestSearchIntoElasticsearch(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	index := testenv.Index(t)
-	sink, err := elastic.New(elastic.Config{URLs: []string{testenv.ElasticURL(t)}, Index: index, RequestTimeout: time.Minute}, zap.NewNop(), prometheus.NewRegistry(), SearchIndexToElastic)
+	cfg := elasticsearch(t)
+	cfg.Index = index
+	sink, err := elastic.New(cfg, zap.NewNop(), prometheus.NewRegistry(), SearchIndexToElastic)
 	if err != nil {
 		t.Fatal(err)
 	}
