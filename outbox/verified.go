@@ -66,9 +66,7 @@ func BeginVerify(ctx context.Context, db DB, projection, part string, resume boo
 	return v, v.one(ctx, "begin of the comparison", statement("verify_begin"), args, &v.EntityType, &v.EntityID, &v.Report)
 }
 
-// Save records where it stands, and the report up to there. Without an entity, as among documents without
-// a row, it keeps what was saved before, unless the comparison has finished. It returns an error when
-// somebody has removed the row.
+// Save records where it stands, and the report up to there. It returns an error when somebody has removed the row.
 func (v *Verified) Save(ctx context.Context, at Key, report any, finished bool) error {
 	const what = "progress of the comparison"
 	kept, err := json.Marshal(report)

@@ -89,29 +89,25 @@ func (c *Chronicle) Held(ctx context.Context, keys []outbox.Key, _ bool) ([]Held
 	return c.entries(ctx, entriesOf("chronicle_entries", "e.summary", "e.projection_version"), keys)
 }
 
-// everyPage is how many entries one statement reads.
-const everyPage = 5000
+// entriesPage is how many entries one statement reads.
+const entriesPage = 5000
 
-// Every implements Sides.
-func (c *Chronicle) Every(ctx context.Context, page func([]Held) error) error {
+// Documents implements Sides.
+func (c *Chronicle) Documents(ctx context.Context, from string) (page []Held, next string, err error) {
 	var after outbox.Key
-	for {
-		keys, err := c.page(ctx, "chronicle_entries", after, everyPage)
-		if err != nil {
-			return databaseFault(ctx, "chronicle entries", err)
+	if from != "" {
+		if after.ID, err = outbox.ParseID(outbox.KindUUID, from); err != nil {
+			return nil, "", err
 		}
-		if len(keys) == 0 {
-			return nil
-		}
-		out := make([]Held, len(keys))
-		for i, k := range keys {
-			out[i] = Held{Key: k, ID: k.ID.String()}
-		}
-		if err := page(out); err != nil {
-			return err
-		}
-		after = keys[len(keys)-1]
 	}
+	keys, err := c.page(ctx, "chronicle_entries", after, entriesPage)
+	if err != nil {
+		return nil, "", databaseFault(ctx, "chronicle entries", err)
+	}
+	for _, k := range keys {
+		page, next = append(page, Held{Key: k, ID: k.ID.String()}), k.ID.String()
+	}
+	return page, next, nil
 }
 
 // Known implements Sides.

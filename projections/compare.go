@@ -20,9 +20,11 @@ type Sides interface {
 	// Held returns what the destination has of the entities, in no order. Without newest it
 	// may be as old as the last refresh.
 	Held(ctx context.Context, keys []outbox.Key, newest bool) ([]Held, error)
-	// Every calls page with all that the projection has in the destination, without content,
-	// until page returns an error. It leaves out documents whose ids are hashes.
-	Every(ctx context.Context, page func([]Held) error) error
+	// Documents returns a page of what the projection has in the destination, without content, from a place on, and the
+	// place of the page after it. The first place and the one after all pages are empty. A place outlives the process; its
+	// error is [elastic.ErrPlace] once the destination is another one. A page may be empty. It leaves out documents whose
+	// ids are hashes.
+	Documents(ctx context.Context, from string) (page []Held, next string, err error)
 	// Known reports of each entity whether it has a row.
 	Known(ctx context.Context, keys []outbox.Key) ([]bool, error)
 	// State returns a text that every write to the destination changes.
@@ -141,23 +143,19 @@ func (s *Index) Held(ctx context.Context, keys []outbox.Key, newest bool) ([]Hel
 	return out, nil
 }
 
-// Every implements Sides.
-func (s *Index) Every(ctx context.Context, page func([]Held) error) error {
+// Documents implements Sides.
+func (s *Index) Documents(ctx context.Context, from string) (page []Held, next string, err error) {
 	entity, err := s.source.entityOf(ctx)
 	if err != nil {
-		return databaseFault(ctx, "entities of "+s.name, err)
+		return nil, "", databaseFault(ctx, "entities of "+s.name, err)
 	}
-	return s.sink.Scan(ctx, func(found []elastic.Document) error {
-		out := make([]Held, 0, len(found))
-		for _, d := range found {
-			k, ours := entity(elastic.Doc{ID: d.ID, Routing: d.Routing})
-			if !ours {
-				continue
-			}
-			out = append(out, Held{Key: k, ID: d.ID, Version: d.Version, Stray: s.stray(&k, d.Routing)})
+	found, next, err := s.sink.Scan(ctx, from)
+	for _, d := range found {
+		if k, ours := entity(elastic.Doc{ID: d.ID, Routing: d.Routing}); ours {
+			page = append(page, Held{Key: k, ID: d.ID, Version: d.Version, Stray: s.stray(&k, d.Routing)})
 		}
-		return page(out)
-	})
+	}
+	return page, next, err
 }
 
 // stray says what to do with a document that has the id of an entity, and a routing under which no event looks for it.
@@ -213,7 +211,7 @@ func (s *Index) ByVersionOnly(ctx context.Context) (string, error) { return s.si
 type Reader interface {
 	Search(ctx context.Context, docs []elastic.Doc) ([]elastic.Document, error)
 	Newest(ctx context.Context, docs []elastic.Doc) ([]elastic.Document, error)
-	Scan(ctx context.Context, page func([]elastic.Document) error) error
+	Scan(ctx context.Context, from string) (page []elastic.Document, next string, err error)
 	Count(ctx context.Context) (int64, error)
 	State(ctx context.Context) (string, error)
 	Altered(ctx context.Context) (string, error)

@@ -52,21 +52,19 @@ func (s *tableSink) documents(ctx context.Context, sql string, args ...any) (out
 }
 
 // Scan implements Documents.
-func (s *tableSink) Scan(ctx context.Context, page func([]elastic.Document) error) error {
+func (s *tableSink) Scan(ctx context.Context, from string) (page []elastic.Document, next string, err error) {
 	target, err := s.known(ctx)
 	if err != nil {
-		return err
+		return nil, "", err
 	}
-	for sql, args := target.first, []any{elastic.MaxPage}; ; {
-		found, err := s.documents(ctx, sql, args...)
-		if err != nil || len(found) == 0 {
-			return err
-		}
-		if err := page(found); err != nil {
-			return err
-		}
-		sql, args = target.next, []any{elastic.MaxPage, found[len(found)-1].ID}
+	sql, args := target.first, []any{elastic.MaxPage}
+	if from != "" {
+		sql, args = target.next, append(args, from)
 	}
+	if page, err = s.documents(ctx, sql, args...); len(page) > 0 {
+		next = page[len(page)-1].ID
+	}
+	return page, next, err
 }
 
 // Count implements Documents.

@@ -2,11 +2,11 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -27,7 +27,7 @@ import (
 
 type verifyFlags struct {
 	rate                 int
-	settle               time.Duration
+	settle, patience     time.Duration
 	deep, repair, resume bool
 	signature
 }
@@ -60,7 +60,8 @@ waits until they are settled and the documents are right. Who did it and why is 
 Documents ahead of their rows are overtaken where weft outbox create has made the outbox;
 elsewhere the command says what to do. Run a repair as the owner of the outbox.
 
-An interrupted comparison goes on with --resume.
+An Elasticsearch that stops answering is waited for. An interrupted comparison goes on with
+--resume.
 
 An alias that leads to other indexes, too, is named: searches find their documents.
 
@@ -90,6 +91,7 @@ the projections.`,
 	}
 	countFlag(cmd, &f.rate, "rate", 0, 0, "most rows and documents a second; 0 for no limit")
 	durationFlag(cmd, &f.settle, "settle", verify.DefaultSettle, time.Millisecond, "how long the events of an entity may take to settle")
+	durationFlag(cmd, &f.patience, "patience", 5*time.Minute, 0, "how long to wait for an Elasticsearch that stops answering")
 	cmd.Flags().BoolVar(&f.deep, "deep", false, "name the fields in which documents differ")
 	cmd.Flags().BoolVar(&f.repair, "repair", false, "have what differs written anew; takes --by and --why")
 	cmd.Flags().StringVar(&f.by, "by", "", "who repairs")
@@ -215,23 +217,30 @@ func (a *app) verifyOne(ctx context.Context, cfg config.Config, pool *pgxpool.Po
 	if err != nil {
 		return verify.Report{}, err
 	}
-	o := verify.Options{Sides: sides, Events: mender, Rate: f.rate, Settle: f.settle, Fields: f.deep}
+	o := verify.Options{Sides: sides, Events: mender, Rate: f.rate, Settle: f.settle, Patience: f.patience, Fields: f.deep}
 	if f.repair {
 		o.Repair = &verify.Repair{Actor: f.by, Why: f.why}
 	}
-	if kept.EntityID != "" {
-		if o.From, err = mender.Entity(kept.EntityType, kept.EntityID); err != nil {
-			return verify.Report{}, err
-		}
-		if err := json.Unmarshal(kept.Report, &o.Before); err != nil {
-			return verify.Report{}, fmt.Errorf("kept report: %w", err)
-		}
+	if err := o.Resume(mender, kept); err != nil {
+		return verify.Report{}, err
 	}
 	meter, started, saved := newMeter(a.stderr, p.Name()), time.Now(), time.Now()
 	defer meter.close()
+	var showing sync.Mutex
+	var told time.Time
+	o.Waiting = func(err error) {
+		showing.Lock()
+		defer showing.Unlock()
+		if time.Since(told) >= meterEvery {
+			told = time.Now()
+			meter.note(fmt.Sprintf("%s: %v; weft waits for it, for %s at most", p.Name(), err, f.patience))
+		}
+	}
 	running, end := context.WithCancel(ctx)
 	defer end()
 	o.Progress = func(r verify.Report) {
+		showing.Lock()
+		defer showing.Unlock()
 		meter.verified(r, time.Since(started))
 		if time.Since(saved) > verifySave {
 			saved = time.Now()

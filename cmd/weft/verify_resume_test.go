@@ -4,11 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
-	"net/http/httptest"
-	"net/http/httputil"
-	"net/url"
 	"os"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -84,23 +80,16 @@ func TestVerifyAsksForTheAliasFirst(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
 	s.left()
-	target, err := url.Parse(testenv.ElasticURL(t))
-	if err != nil {
-		t.Fatal(err)
-	}
 	var answers, lookedLast atomic.Bool // lookups of the index are answered; the last request was one
-	to := httputil.NewSingleHostReverseProxy(target)
-	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	env := s.front(func(w http.ResponseWriter, r *http.Request, _ string) bool {
 		lookup := r.Method == http.MethodGet && r.URL.Path == "/"+s.index && strings.Contains(r.URL.RawQuery, "aliases")
 		lookedLast.Store(lookup)
 		if lookup && !answers.Load() {
 			w.WriteHeader(http.StatusServiceUnavailable)
-			return
+			return true
 		}
-		to.ServeHTTP(w, r)
-	}))
-	defer front.Close()
-	env := append(slices.Clone(s.env), "ELASTIC_URL="+front.URL)
+		return false
+	})
 	s.exec(`insert into weft_verify (projection, part, entity_type, entity_id, report, began_at, updated_at)
 		values ('products', 'command', 'product', '25', '{"rows": 25, "equal": 25}', now(), now())`)
 	r := weft(t, env, "verify", "products", "--resume")

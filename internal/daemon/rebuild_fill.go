@@ -30,6 +30,8 @@ const (
 	fillRests    = 5 * time.Second
 	redoPage     = 500
 	verifySettle = 5 * time.Second // entities that always have an open event cost as much
+	// verifyPatience is for a server that restarts: after an error the comparison begins anew.
+	verifyPatience = 30 * time.Second
 	askedEvery   = time.Second
 )
 
@@ -301,7 +303,7 @@ func (r *rebuilder) verify(ctx context.Context) error {
 	}
 	var looked time.Time
 	report, err := verify.Run(ctx, verify.Options{
-		Sides: r.target, Events: rebuildEvents{mender, r}, Settle: verifySettle, Repair: &verify.Repair{Actor: r.d.cfg.Instance, Why: "rebuild"},
+		Sides: r.target, Events: rebuildEvents{mender, r}, Settle: verifySettle, Patience: verifyPatience, Repair: &verify.Repair{Actor: r.d.cfg.Instance, Why: "rebuild"},
 		Rest: func(ctx context.Context) error {
 			if time.Since(looked) > askedEvery {
 				looked = time.Now()

@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -26,9 +25,7 @@ const (
 	// scrubRest is the pause while more than scrubBacklog events are open.
 	scrubRest    = 5 * time.Second
 	scrubBacklog = 1000
-	// The scrubber looks at no fewer rows and documents a second, so that a point in time of
-	// Elasticsearch does not stay open for days.
-	scrubSlowest = 200
+	scrubSlowest = 200 // rows and documents a second: fewer would spare nobody
 )
 
 // scrubMetrics show what the leader has compared.
@@ -158,13 +155,8 @@ func (s *scrubber) options(ctx context.Context, mender *outbox.Mender) (o verify
 	if cfg.Verify.Repairs() {
 		o.Repair = &verify.Repair{Actor: cfg.Instance, Why: "found by the scrubber"}
 	}
-	if s.kept.EntityID != "" {
-		if o.From, err = mender.Entity(s.kept.EntityType, s.kept.EntityID); err == nil {
-			err = json.Unmarshal(s.kept.Report, &o.Before)
-		}
-		if err != nil {
-			return o, fmt.Errorf("kept comparison: %w", err)
-		}
+	if err := o.Resume(mender, s.kept); err != nil {
+		return o, err
 	}
 	s.told = o.Before.Counts()
 	saved := time.Now()

@@ -30,7 +30,8 @@ type suspect struct {
 
 // pageMark counts the suspects that a page still has, and what it has shown so far.
 type pageMark struct {
-	last  outbox.Key
+	last  outbox.Key // of a page of rows
+	at    string     // behind a page of documents
 	open  int
 	found Report
 }
@@ -59,7 +60,7 @@ func (v *verifier) settle(ctx context.Context, found <-chan looked) (matched int
 			}
 			matched += l.matched
 			v.report.Seen += l.seen
-			mark := &pageMark{last: l.last, open: len(l.suspects), found: l.found}
+			mark := &pageMark{last: l.last, at: l.at, open: len(l.suspects), found: l.found}
 			pages = append(pages, mark)
 			for _, k := range l.suspects {
 				waiting = append(waiting, suspect{key: k, row: l.found.Rows > 0, page: mark, until: time.Now().Add(v.Settle)})
@@ -72,10 +73,12 @@ func (v *verifier) settle(ctx context.Context, found <-chan looked) (matched int
 					if broken != nil {
 						return nil
 					}
-					sight, err := v.look(ctx, batch[from:to])
+					sight, waited, err := v.look(ctx, batch[from:to])
 					if err != nil {
 						return err
 					}
+					later(waiting, waited)
+					later(still, waited)
 					left, right, err := v.again(ctx, batch[from:to], sight)
 					still, matched, broken = append(still, left...), matched+right, err
 					return nil
@@ -88,7 +91,7 @@ func (v *verifier) settle(ctx context.Context, found <-chan looked) (matched int
 		}
 		for len(pages) > 0 && pages[0].open == 0 {
 			v.report.include(&pages[0].found)
-			if !pages[0].last.ID.IsZero() {
+			if v.report.At = pages[0].at; v.report.At == "" {
 				v.report.Last = pages[0].last
 			}
 			pages = pages[1:]
@@ -101,6 +104,13 @@ func (v *verifier) settle(ctx context.Context, found <-chan looked) (matched int
 		}
 	}
 	return matched, nil
+}
+
+// later gives suspects more time by that in which the destination did not answer: the pipeline could not write either.
+func later(suspects []suspect, by time.Duration) {
+	for i := range suspects {
+		suspects[i].until = suspects[i].until.Add(by)
+	}
 }
 
 // again tells suspects by what a look has seen of them. It returns those that it could not tell yet, and
@@ -161,7 +171,7 @@ type sight struct {
 // look reads each row, then what is open of it, then the newest state of its document, and
 // then the row again. With nothing open after the first reading and the same row at the
 // second, the document is the one that the pipeline has left.
-func (v *verifier) look(ctx context.Context, batch []suspect) ([]sight, error) {
+func (v *verifier) look(ctx context.Context, batch []suspect) (out []sight, waited time.Duration, err error) {
 	keys := make([]outbox.Key, len(batch))
 	for i := range batch {
 		keys[i] = batch[i].key
@@ -169,22 +179,22 @@ func (v *verifier) look(ctx context.Context, batch []suspect) ([]sight, error) {
 	row := func(i int) bool { return batch[i].row }
 	first, err := v.wanted(ctx, keys, row)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	standing, err := v.Events.Standing(ctx, keys)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	held, err := v.Sides.Held(ctx, keys, true)
+	held, waited, err := v.held(ctx, keys, true)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	second, err := v.wanted(ctx, keys, row)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	of := group(held)
-	out := make([]sight, len(batch))
+	out = make([]sight, len(batch))
 	for i, k := range keys {
 		s := &out[i]
 		s.failed = standing[i].Failed && !standing[i].Open
@@ -195,5 +205,5 @@ func (v *verifier) look(ctx context.Context, batch []suspect) ([]sight, error) {
 		s.kind = judge(s.wanted, s.here, v.byVersion)
 		s.failed = s.failed || s.settled && s.wanted.Problem != "" && batch[i].row
 	}
-	return out, nil
+	return out, waited, nil
 }

@@ -138,7 +138,7 @@ func (v *verifier) part(ctx context.Context, keys []outbox.Key) (l looked, bytes
 		return err
 	})
 	g.Go(func() (err error) {
-		held, err = v.Sides.Held(ctx, keys, false)
+		held, _, err = v.held(ctx, keys, false)
 		return err
 	})
 	if err := g.Wait(); err != nil {
@@ -200,22 +200,38 @@ func group(held []projections.Held) map[outbox.Key]*projections.Held {
 // documents looks for documents without a row. One page is read while the one before is looked up.
 func (v *verifier) documents(ctx context.Context, out chan<- looked) error {
 	g, ctx := errgroup.WithContext(ctx)
-	pages := make(chan []projections.Held, 1)
+	type page struct {
+		held []projections.Held
+		next string
+	}
+	pages := make(chan page, 1)
 	g.Go(func() error {
 		defer close(pages)
-		return v.Sides.Every(ctx, func(held []projections.Held) error {
-			if err := v.room(ctx, len(held)); err != nil {
+		for at := v.report.At; ; {
+			var p page
+			_, err := v.patiently(ctx, 1, func() (err error) {
+				p.held, p.next, err = v.Sides.Documents(ctx, at)
+				return err
+			})
+			if err != nil || p.next == "" {
 				return err
 			}
-			return give(ctx, pages, held)
-		})
+			if err := v.room(ctx, len(p.held)); err != nil {
+				return err
+			}
+			if err := give(ctx, pages, p); err != nil {
+				return err
+			}
+			at = p.next
+		}
 	})
 	g.Go(func() error {
-		for held := range pages {
-			l, err := v.rowless(ctx, held)
+		for p := range pages {
+			l, err := v.rowless(ctx, p.held)
 			if err != nil {
 				return err
 			}
+			l.at = p.next
 			if err := give(ctx, out, l); err != nil {
 				return err
 			}

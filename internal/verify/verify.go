@@ -2,6 +2,7 @@ package verify
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"sync"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/samuelhu324-dev/weft/outbox"
 	"github.com/samuelhu324-dev/weft/projections"
+	"github.com/samuelhu324-dev/weft/projections/elastic"
 )
 
 // DefaultSettle is how long a suspect may take to settle where [Options] say nothing else.
@@ -38,17 +40,35 @@ type Options struct {
 	Events Events
 
 	From   outbox.Key    // Last of the run that this one continues; zero begins with the first entity
-	Before Report        // what that run has found; the report of this one adds to it
+	Before Report        // what that run has found, and how far among the documents; the report of this one adds to it
 	Rate   int           // most rows and documents a second; 0 for no limit
 	Settle time.Duration // how long a suspect may take to settle, and a repair again; 0 for DefaultSettle
-	Fields bool          // name the fields that differ in corrupt documents
-	Repair *Repair       // nil to change nothing
+	// Patience is how long a destination that does not answer a read is waited for, and its servers while they have no
+	// room. 0 ends the run at once.
+	Patience time.Duration
+	// Waiting, if any, is told each time what a read has met that is made again. It may be called from several goroutines.
+	Waiting func(error)
+	Fields  bool    // name the fields that differ in corrupt documents
+	Repair  *Repair // nil to change nothing
 
 	// Rest, if any, is called before each page, and returns when it may be read. Its error ends the run.
 	Rest func(context.Context) error
 	// Progress, if any, is called after each page and each look at suspects, from one goroutine at a
 	// time, with the report of the pages that are told. The run waits for it.
 	Progress func(Report)
+}
+
+// Resume sets From and Before to what is kept of an earlier run.
+func (o *Options) Resume(events *outbox.Mender, kept *outbox.Verified) (err error) {
+	if kept.EntityID != "" {
+		if o.From, err = events.Entity(kept.EntityType, kept.EntityID); err != nil {
+			return err
+		}
+	}
+	if err := json.Unmarshal(kept.Report, &o.Before); err != nil {
+		return fmt.Errorf("kept comparison: %w", err)
+	}
+	return nil
 }
 
 // Repair says who has documents written anew, and why, for the audit.
@@ -73,6 +93,8 @@ type Report struct {
 	Unsettled  int64  `json:"unsettled"`         // entities whose events did not settle in time
 	DurationMS int64  `json:"duration_ms"`       // of the runs before, too
 
+	At string `json:"at,omitempty"` // all documents before this place are told, and all rows; empty before, and at the end
+
 	VersionsOnly string    `json:"versions_only,omitempty"` // why contents were not compared; empty when they were
 	Beside       []Beside  `json:"beside,omitempty"`        // the caller's to fill in: Run does not
 	Examples     []Example `json:"examples,omitempty"`      // the first five of each kind
@@ -80,7 +102,7 @@ type Report struct {
 	Total int64      `json:"-"` // about how many rows and documents this run has to look at
 	Seen  int64      `json:"-"` // how many of them it has looked at, told or not
 	Open  int64      `json:"-"` // once all are looked at: entities to be looked at again, as their events may not have settled
-	Last  outbox.Key `json:"-"` // all entities up to it are told; zero before the first, and once all rows are
+	Last  outbox.Key `json:"-"` // all entities up to it are told; zero before the first, and at the end
 }
 
 // Example is one entity that differs, or one document of no entity.
@@ -187,7 +209,8 @@ func (r *Report) include(page *Report) {
 
 // Run compares both sides and waits until every suspect is told. Differences are no error. When it
 // returns an error, also at the end of ctx, the report is as far as it came: a later run can continue
-// from it with From and Before, unless Last is zero, and counts nothing twice.
+// from it with From and Before, and counts nothing twice. Where the destination has become another one, as after a
+// rebuild, the comparison begins anew.
 func Run(ctx context.Context, o Options) (Report, error) {
 	if o.Settle == 0 {
 		o.Settle = DefaultSettle
@@ -196,6 +219,10 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	v := &verifier{Options: o, report: o.Before}
 	v.report.Projection, v.report.Last = o.Sides.Name(), o.From
 	err := v.run(ctx)
+	for errors.Is(err, elastic.ErrPlace) {
+		v.From, v.Before, v.report = outbox.Key{}, Report{}, Report{Projection: o.Sides.Name()}
+		err = v.run(ctx)
+	}
 	v.report.DurationMS += time.Since(started).Milliseconds()
 	if err != nil {
 		err = fmt.Errorf("verify %s: %w", o.Sides.Name(), err)
@@ -215,6 +242,7 @@ type verifier struct {
 // looked is what one page of rows or of documents has shown.
 type looked struct {
 	last     outbox.Key // of a page of rows
+	at       string     // behind a page of documents
 	seen     int64      // rows or documents of the page
 	matched  int64      // documents that are equal to their rows
 	suspects []outbox.Key
@@ -235,19 +263,23 @@ func (v *verifier) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	v.report.Total = max(rows-v.Before.Rows, 0) + documents
+	v.report.Total = max(rows-v.Before.Rows, 0) + max(documents-v.Before.Documents, 0)
 
-	matched, err := v.phase(ctx, v.rows)
-	if err != nil {
-		return err
+	if v.report.At == "" {
+		matched, err := v.phase(ctx, v.rows)
+		if err != nil {
+			return err
+		}
+		// Nothing has written to the index since it was counted, and each document has a row.
+		if after, err := v.Sides.State(ctx); err == nil && after == before && matched == documents && v.From.ID.IsZero() {
+			v.report.Seen, v.report.Documents = v.report.Total, documents
+			v.report.Last = outbox.Key{}
+			return nil
+		}
 	}
-	v.report.Last = outbox.Key{}
-	// Nothing has written to the index since it was counted, and each document has a row.
-	if after, err := v.Sides.State(ctx); err == nil && after == before && matched == documents && v.From.ID.IsZero() {
-		v.report.Seen, v.report.Documents = v.report.Total, documents
-		return nil
+	if _, err = v.phase(ctx, v.documents); err == nil {
+		v.report.Last, v.report.At = outbox.Key{}, ""
 	}
-	_, err = v.phase(ctx, v.documents)
 	return err
 }
 

@@ -149,7 +149,7 @@ type Sink struct {
 	lost       atomic.Pointer[time.Time] // when an answer was last lost; monotonic, nil for never
 	partial    atomic.Pointer[time.Time] // when some documents of a request were written and others met a 5xx; the same
 	second     bool                      // of a rebuild: live events wait for its answers as well, and it decides the fate of none
-	alone      atomic.Pointer[time.Time] // when the name was last seen to lead to all of one index; the same
+	alone      atomic.Pointer[sole]      // nil where the name leads to others, too, or to a part, as last seen
 
 	maxAnswer int64        // in bytes, with documents
 	bodyCap   atomic.Int64 // MaxBody, or less once a proxy has refused a body of that size

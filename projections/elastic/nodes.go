@@ -116,5 +116,5 @@ func (u *unavailable) Error() string {
 // reads reports whether a request changes nothing.
 func reads(req *http.Request) bool {
 	return req.Method == http.MethodGet || req.Method == http.MethodHead ||
-		req.Method == http.MethodPost && slices.ContainsFunc([]string{"/_search", "/_mget", "/_count", "/_pit", "/_search/point_in_time"}, func(end string) bool { return strings.HasSuffix(req.URL.Path, end) })
+		req.Method == http.MethodPost && slices.ContainsFunc([]string{"/_search", "/_mget", "/_count"}, func(end string) bool { return strings.HasSuffix(req.URL.Path, end) })
 }

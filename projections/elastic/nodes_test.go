@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"strings"
@@ -63,7 +64,7 @@ func TestNodesThatAreDown(t *testing.T) {
 func TestNodeThatFellSilent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		pair := &halfSilent{forgetful: forgetful{t: t}, ignores: "/_bulk"}
+		pair := &halfSilent{ignores: "/_bulk"}
 		s, _ := newSink(t, Config{URLs: []string{"http://elastic", "http://silent"}, Index: "docs", Transport: pair})
 		core, logs := observer.New(zap.WarnLevel)
 		s.log = zap.New(core)
@@ -85,9 +86,8 @@ func TestNodeThatFellSilent(t *testing.T) {
 	})
 }
 
-// halfSilent is two nodes, of which one does not answer requests whose path ends so.
+// halfSilent is two nodes with an index, of which one does not answer requests whose path ends so.
 type halfSilent struct {
-	forgetful
 	ignores string
 	ignored atomic.Int64
 }
@@ -95,7 +95,15 @@ type halfSilent struct {
 // RoundTrip implements http.RoundTripper.
 func (n *halfSilent) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.URL.Host != "silent" || !strings.HasSuffix(r.URL.Path, n.ignores) {
-		return n.forgetful.RoundTrip(r)
+		answer := `{"version":{"number":"8.19.0"}}`
+		switch {
+		case r.URL.Path == "/docs":
+			answer = leadsToV1
+		case strings.HasSuffix(r.URL.Path, "/_bulk"):
+			answer = `{"items":[{"index":{"_id":"d0","status":201,"result":"created"}}]}`
+		}
+		header := http.Header{"X-Elastic-Product": {"Elasticsearch"}, "Content-Type": {"application/json"}}
+		return &http.Response{StatusCode: http.StatusOK, Header: header, Body: io.NopCloser(strings.NewReader(answer)), Request: r}, nil
 	}
 	n.ignored.Add(1)
 	<-r.Context().Done()
@@ -184,7 +192,7 @@ func TestNodeThatIsAnotherServer(t *testing.T) {
 func TestLookBesideANodeThatFellSilent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		pair := &halfSilent{forgetful: forgetful{t: t}}
+		pair := &halfSilent{}
 		s, _ := newSink(t, Config{URLs: []string{"http://elastic", "http://silent"}, Index: "docs", Transport: pair})
 		for range 4 {
 			if err := s.Ready(t.Context()); err != nil {

@@ -14,14 +14,12 @@ import (
 	"github.com/elastic/go-elasticsearch/v8/esapi"
 )
 
-// Product is a search server that weft writes to. This file and dialect.go hold everything in
-// which the two differ for weft:
+// Product is a search server that weft writes to. This file holds everything in which the
+// two differ for weft:
 //
 //	                          Elasticsearch                    OpenSearch
 //	says who it is            X-Elastic-Product, each answer   version.distribution of GET /
 //	an answer of its own      has that header                  JSON of the shape that belongs to the request
-//	point in time             POST /INDEX/_pit                 POST /INDEX/_search/point_in_time
-//	order of its pages        _shard_doc                       _doc, in one slice for each shard
 //	what credentials may do   _has_privileges                  cannot be asked
 //
 // Versions, errors, bulk requests, aliases, templates and statistics are alike.
@@ -35,7 +33,7 @@ const (
 )
 
 // oldest returns the first version of a product that weft runs on: Elasticsearch before 8 does not
-// name itself in each answer, and OpenSearch before 2.4 has no point in time.
+// name itself in each answer, and weft was never run on OpenSearch before 2.4.
 func (p Product) oldest() (major, minor int) {
 	if p == OpenSearch {
 		return 2, 4
@@ -252,4 +250,37 @@ func hasShape(body []byte, key string) bool {
 		}
 	}
 	return true
+}
+
+const (
+	bulkKey  = "items" // that the filtered answer to a bulk request holds
+	foundKey = "found" // that the answer about one document holds, also when that is not there
+)
+
+// keyOf returns what every success of a request holds; empty for an object for each index.
+func keyOf(req esapi.Request) string {
+	switch req.(type) {
+	case esapi.SearchRequest:
+		return "hits"
+	case esapi.MgetRequest:
+		return "docs"
+	case esapi.CountRequest:
+		return "count"
+	case esapi.GetRequest:
+		return foundKey
+	case esapi.IndicesRefreshRequest:
+		return "_shards"
+	case esapi.IndicesStatsRequest:
+		return "indices"
+	case esapi.ClusterHealthRequest:
+		return "status"
+	case esapi.IndicesGetIndexTemplateRequest:
+		return "index_templates"
+	case esapi.IndicesSimulateTemplateRequest:
+		return "template"
+	case esapi.IndicesCreateRequest, esapi.IndicesDeleteRequest, esapi.IndicesPutMappingRequest, esapi.IndicesUpdateAliasesRequest, esapi.IndicesDeleteAliasRequest:
+		return "acknowledged"
+	default:
+		return ""
+	}
 }

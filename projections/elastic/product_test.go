@@ -194,7 +194,7 @@ func TestReadsOfAMiddleboxBeforeOpenSearch(t *testing.T) {
 		_, count := s.Count(t.Context())
 		_, search := s.Search(t.Context(), []Doc{{ID: "a"}})
 		_, newest := s.Newest(t.Context(), nil)
-		scan := s.Scan(t.Context(), func([]Document) error { return nil })
+		_, _, scan := s.Scan(t.Context(), "")
 		for what, err := range map[string]error{"count": count, "search": search, "newest": newest, "scan": scan} {
 			if !errors.Is(err, ErrProduct) {
 				t.Errorf("%s, %s: got %v, want %v", name, what, err, ErrProduct)
@@ -359,17 +359,11 @@ func TestRealScanReadsEachDocumentOnce(t *testing.T) {
 	}
 	es(t, "POST", "/"+index+"/_refresh", "")
 	got, twice := map[string]int64{}, 0
-	err := s.Scan(t.Context(), func(page []Document) error {
-		for _, d := range page {
-			if _, seen := got[d.ID]; seen {
-				twice++
-			}
-			got[d.ID] = d.Version
+	for _, d := range scanned(t, s, "") {
+		if _, seen := got[d.ID]; seen {
+			twice++
 		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
+		got[d.ID] = d.Version
 	}
 	missing := 0
 	for id, version := range want {

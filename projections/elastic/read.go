@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/elastic/go-elasticsearch/v8/esapi"
@@ -31,14 +30,20 @@ const MaxPage = 5000
 // others, too, or has a filter. Elasticsearch reads no single document through an alias over several, and finds those of
 // the others; by a filter it finds a part of the documents.
 func (s *Sink) readable(ctx context.Context) (string, error) {
-	if alone := s.alone.Load(); alone != nil && time.Since(*alone) < plainTrust {
-		return s.cfg.Index, nil
+	name, _, err := s.read(ctx)
+	return name, err
+}
+
+// read is readable, and returns the uuid of the index, too.
+func (s *Sink) read(ctx context.Context) (name, uuid string, err error) {
+	if alone := s.alone.Load(); alone != nil && time.Since(alone.seen) < plainTrust {
+		return s.cfg.Index, alone.uuid, nil
 	}
 	at, err := s.Place(ctx)
 	if err == nil && (len(at.Beside) > 0 || at.Part) {
-		return at.Index, nil
+		return at.Index, at.UUID, nil
 	}
-	return s.cfg.Index, err
+	return s.cfg.Index, at.UUID, err
 }
 
 // Search returns the documents of at most [MaxPage] ids, in no order, as searches see them:
@@ -139,85 +144,6 @@ func (s *Sink) newest(ctx context.Context, index string, docs []Doc) ([]Document
 		}
 	}
 	return out, nil
-}
-
-const (
-	scanKeep  = "10m"           // Elasticsearch keeps a point in time for so long after each search
-	scanRenew = 3 * time.Minute // between two searches that only renew it
-)
-
-// Scan calls page with all documents that there were when it began, without their content,
-// until page returns an error. page may take as long as it likes.
-func (s *Sink) Scan(ctx context.Context, page func([]Document) error) error {
-	point, err := s.openPoint(ctx)
-	if err != nil {
-		return err
-	}
-	defer s.closePoint(ctx, point)
-	keeping, end := context.WithCancel(ctx)
-	var keeper sync.WaitGroup
-	keeper.Go(func() { s.keepPoint(keeping, point) })
-	defer keeper.Wait()
-	defer end()
-	for n := range max(point.slices, 1) {
-		if err := s.scanSlice(ctx, point, n, page); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (s *Sink) scanSlice(ctx context.Context, point point, n int, page func([]Document) error) error {
-	var after json.RawMessage
-	for size := MaxPage; ; {
-		query := []byte(`{"version":true,"_source":false,"track_total_hits":false,"sort":[` + point.sort + `],"size":` + strconv.Itoa(size) + point.slice(n))
-		query = point.appendTo(query)
-		if after != nil {
-			query = append(append(query, `,"search_after":`...), after...)
-		}
-		found, last, err := s.hits(ctx, s.maxAnswer, append(query, '}'))
-		if errors.Is(err, ErrTooLarge) && size > 1 {
-			size /= 2
-			continue
-		}
-		if err != nil || len(found) == 0 {
-			return err
-		}
-		if err := page(found); err != nil {
-			return err
-		}
-		after = last
-	}
-}
-
-// keepPoint renews a point in time until ctx ends. Where that fails, the search of the next page tells.
-func (s *Sink) keepPoint(ctx context.Context, at point) {
-	query := append(at.appendTo([]byte(`{"size":0,"track_total_hits":false`)), '}')
-	tick := time.NewTicker(scanRenew)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-			_, _, _ = s.hits(ctx, maxPlain, query)
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
-// hits runs a search, which fails when a shard does not answer, and returns the sort values of the last hit.
-func (s *Sink) hits(ctx context.Context, limit int64, query []byte, index ...string) ([]Document, json.RawMessage, error) {
-	answer, err := s.askUpTo(ctx, limit, "search", esapi.SearchRequest{
-		Instrument: s.client.InstrumentationEnabled(), Index: index, Body: bytes.NewReader(query), AllowPartialSearchResults: new(bool),
-	})
-	if err != nil {
-		return nil, nil, err
-	}
-	found, last, err := decodeHits(answer)
-	if err != nil {
-		return nil, nil, s.unreadable("search", err)
-	}
-	return found, last, nil
 }
 
 // shards is what an answer says of those it was asked of.

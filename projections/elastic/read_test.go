@@ -107,10 +107,6 @@ func TestRealReadsLeaveOutOtherIndexesOfTheAlias(t *testing.T) {
 	}
 	es(t, "POST", "/"+index+"/_refresh", "")
 	asked := []Doc{{ID: "a"}, {ID: "b"}}
-	var scanned []Document
-	if err := s.Scan(t.Context(), func(page []Document) error { scanned = append(scanned, page...); return nil }); err != nil {
-		t.Fatal(err)
-	}
 	searched, err := s.Search(t.Context(), asked)
 	if err != nil {
 		t.Fatal(err)
@@ -119,7 +115,7 @@ func TestRealReadsLeaveOutOtherIndexesOfTheAlias(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, found := range map[string][]Document{"Scan": scanned, "Search": searched, "Newest": newest} {
+	for name, found := range map[string][]Document{"Scan": scanned(t, s, ""), "Search": searched, "Newest": newest} {
 		if len(found) != 1 || found[0].ID != "a" || found[0].Version != 3 {
 			t.Errorf("%s: got %v, want a at version 3 alone", name, found)
 		}
@@ -166,13 +162,11 @@ func TestRealReadsWithinASmallResultWindow(t *testing.T) {
 	if found, err := s.Search(t.Context(), asked); len(found) != n || err != nil {
 		t.Errorf("Search: got %d documents, %v, want %d", len(found), err, n)
 	}
-	scanned := 0
-	err := s.Scan(t.Context(), func(page []Document) error { scanned += len(page); return nil })
-	if scanned != n || err != nil {
-		t.Errorf("Scan: got %d documents, %v, want %d", scanned, err, n)
+	if found := scanned(t, s, ""); len(found) != n {
+		t.Errorf("Scan: got %d documents, want %d", len(found), n)
 	}
 	es(t, "PUT", "/"+s.Index()+"/_settings", `{"index.max_result_window":1}`)
-	_, err = s.Search(t.Context(), asked)
+	_, err := s.Search(t.Context(), asked)
 	if want := `: PUT /` + s.Index() + `/_settings {"index.max_result_window":null}`; !errors.Is(err, ErrWindow) || !strings.HasSuffix(err.Error(), want) {
 		t.Errorf("Search within a window of 1: got %v, want ErrWindow and %q", err, want)
 	}
@@ -209,7 +203,7 @@ func TestRealMissingShard(t *testing.T) {
 	_, counted := s.Count(t.Context())
 	_, read := s.Newest(t.Context(), ids)
 	_, seen := s.Live(t.Context(), ids)
-	scanned := s.Scan(t.Context(), func([]Document) error { return nil })
+	_, _, scanned := s.Scan(t.Context(), "")
 	for what, err := range map[string]error{"count": counted, "read": read, "look up": seen, "scan": scanned} {
 		if _, ok := errors.AsType[*UnansweredError](err); !ok || what != "scan" && !strings.Contains(err.Error(), "GET /_cluster/allocation/explain") {
 			t.Errorf("%s: got %v, want UnansweredError, and what says why", what, err)

@@ -21,10 +21,17 @@ import (
 // Place is what the configured name leads to.
 type Place struct {
 	Index  string   // that takes the writes
+	UUID   string   // of that index: another one of its name has another
 	Plain  bool     // it has the name itself
 	Beside []string // to which it leads as well: searches find their documents
 	Routed bool     // it takes no document without a routing
 	Part   bool     // searches find a part of the documents, by a filter of the alias
+}
+
+// sole is what the configured name leads to where that is all of one index.
+type sole struct {
+	seen time.Time // monotonic
+	uuid string
 }
 
 // Index returns the configured name.
@@ -39,12 +46,13 @@ func (s *Sink) Place(ctx context.Context) (Place, error) {
 	t, err := s.resolve(answer)
 	beside := slices.DeleteFunc(t.names, func(name string) bool { return name == t.index })
 	part := t.info.Aliases[s.cfg.Index].Filter != nil
-	if now := time.Now(); err == nil && len(beside) == 0 && !part {
-		s.alone.Store(&now)
+	uuid := t.info.Settings.Index.UUID
+	if err == nil && len(beside) == 0 && !part {
+		s.alone.Store(&sole{time.Now(), uuid})
 	} else {
 		s.alone.Store(nil)
 	}
-	return Place{t.index, t.kind == namePlain, beside, t.info.Mappings.Routing.Required, part}, err
+	return Place{t.index, uuid, t.kind == namePlain, beside, t.info.Mappings.Routing.Required, part}, err
 }
 
 // Detachment returns the request that ends that an alias leads to an index.

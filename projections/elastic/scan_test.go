@@ -1,83 +1,115 @@
 package elastic
 
 import (
-	"encoding/json"
-	"io"
-	"net/http"
+	"errors"
+	"fmt"
 	"strings"
-	"sync"
 	"testing"
-	"testing/synctest"
-	"time"
+
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 )
 
-// forgetful is an Elasticsearch with one document, which keeps a point in time for as long as it is asked to.
-type forgetful struct {
-	t     *testing.T
-	mu    sync.Mutex
-	until time.Time
-}
-
-// RoundTrip implements http.RoundTripper.
-func (f *forgetful) RoundTrip(r *http.Request) (*http.Response, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	status, answer := http.StatusOK, `{"version":{"number":"8.19.0"}}`
-	switch {
-	case r.URL.Path == "/docs":
-		answer = leadsToV1
-	case strings.HasSuffix(r.URL.Path, "/_bulk"):
-		answer = `{"items":[{"index":{"_id":"d0","status":201,"result":"created"}}]}`
-	case r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/_pit"):
-		f.keep(r.URL.Query().Get("keep_alive"))
-		answer = `{"id":"one"}`
-	case strings.HasSuffix(r.URL.Path, "/_search"):
-		var asked struct {
-			Size  int             `json:"size"`
-			After json.RawMessage `json:"search_after"`
-			PIT   struct {
-				ID   string `json:"id"`
-				Keep string `json:"keep_alive"`
-			} `json:"pit"`
+// scanned returns all documents from a place on.
+func scanned(t *testing.T, s *Sink, from string) (found []Document) {
+	t.Helper()
+	for {
+		page, next, err := s.Scan(t.Context(), from)
+		if err != nil {
+			t.Fatal(err)
 		}
-		if err := json.NewDecoder(r.Body).Decode(&asked); err != nil || asked.PIT.ID != "one" {
-			f.t.Errorf("search of %+v: %v", asked, err)
+		if len(page) > MaxPage {
+			t.Errorf("a page has %d documents", len(page))
 		}
-		switch {
-		case time.Now().After(f.until):
-			status, answer = http.StatusNotFound, `{"error":{"type":"search_context_missing_exception","reason":"No search context found"},"status":404}`
-		case asked.Size > 0 && asked.After == nil:
-			answer = `{"hits":{"hits":[{"_id":"a","_version":1,"sort":[1]}]}}`
-		default:
-			answer = `{"hits":{"hits":[]}}`
+		if next == "" {
+			return found
 		}
-		f.keep(asked.PIT.Keep)
+		found, from = append(found, page...), next
 	}
-	header := http.Header{"X-Elastic-Product": {"Elasticsearch"}, "Content-Type": {"application/json"}}
-	return &http.Response{StatusCode: status, Header: header, Body: io.NopCloser(strings.NewReader(answer)), Request: r}, nil
 }
 
-func (f *forgetful) keep(asked string) {
-	d, err := time.ParseDuration(asked)
-	if err != nil {
-		f.t.Errorf("keep_alive: %v", err)
-	}
-	f.until = time.Now().Add(d)
-}
-
-// A page may wait, as for a low rate or for a backlog, longer than Elasticsearch keeps a point in time.
-func TestScanOutlivesAPageThatTakesHours(t *testing.T) {
+// A scan that another process goes on with reads what the first has not; what is written meanwhile is left to the
+// pipeline, and keeps no scan from its end. Most numbers of the index are those of states that are gone.
+func TestRealScanGoesOnAtItsPlace(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s, _ := newSink(t, Config{URLs: []string{"http://elastic"}, Index: "docs", Transport: &forgetful{t: t}})
-		pages := 0
-		err := s.Scan(t.Context(), func(page []Document) error {
-			pages += len(page)
-			time.Sleep(5*time.Hour + time.Minute)
-			return nil
-		})
-		if err != nil || pages != 1 {
-			t.Errorf("got %d documents, %v, want 1", pages, err)
+	const many = 6000
+	index := testenv.Index(t)
+	cfg := Config{URLs: []string{testenv.ElasticURL(t)}, Index: index, Settings: []byte(`{"number_of_shards":3}`)}
+	s, _ := newSink(t, cfg)
+	if err := s.EnsureIndex(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	write := func(version int64, ids ...int) {
+		t.Helper()
+		var actions []Action
+		for _, id := range ids {
+			actions = append(actions, Action{ID: fmt.Sprintf("d%d", id), Version: version, Body: []byte(`{"text":"x"}`)})
 		}
-	})
+		if _, err := s.Write(leading(t), actions); err != nil {
+			t.Fatal(err)
+		}
+		es(t, "POST", "/"+index+"/_refresh", "")
+	}
+	all := make([]int, many)
+	for i := range all {
+		all[i] = i
+	}
+	write(1, all...)
+	write(2, all...)
+	write(3, all[:many/2]...)
+	read, place := map[string]bool{}, ""
+	for len(read) == 0 {
+		page, next, err := s.Scan(t.Context(), place)
+		if err != nil || next == "" {
+			t.Fatalf("from %q: got %d documents, %q, %v", place, len(page), next, err)
+		}
+		for _, d := range page {
+			read[d.ID] = true
+		}
+		place = next
+	}
+	var written string
+	for i := range all {
+		if id := fmt.Sprintf("d%d", i); !read[id] {
+			write(4, i)
+			written = id
+			break
+		}
+	}
+	later, _ := newSink(t, cfg)
+	for _, d := range scanned(t, later, place) {
+		if read[d.ID] || d.ID == written {
+			t.Fatalf("%s at version %d came twice, or was written after the scan began", d.ID, d.Version)
+		}
+		read[d.ID] = true
+	}
+	if read[written] = true; len(read) != many {
+		t.Errorf("got %d documents, want %d", len(read), many)
+	}
+}
+
+// The numbers of an index mean nothing in another one.
+func TestRealPlaceOfAnotherIndex(t *testing.T) {
+	t.Parallel()
+	s, index, _ := realSink(t)
+	create := func() {
+		t.Helper()
+		es(t, "PUT", "/"+index+"-v1", fmt.Sprintf(`{"settings":{"number_of_replicas":0},"aliases":{%q:{}}}`, index))
+		es(t, "PUT", "/"+index+"/_doc/a?refresh=true", `{"text":"x"}`)
+	}
+	create()
+	_, place, err := s.Scan(t.Context(), "")
+	if err != nil || place == "" {
+		t.Fatalf("got %q, %v", place, err)
+	}
+	es(t, "DELETE", "/"+index+"-v1", "")
+	create()
+	later, _ := newSink(t, Config{URLs: []string{testenv.ElasticURL(t)}, Index: index})
+	if _, _, err := later.Scan(t.Context(), place); !errors.Is(err, ErrPlace) {
+		t.Errorf("got %v, want %v", err, ErrPlace)
+	}
+	for _, bad := range []string{"x", "1-2/0 of u", "1-2/3 of", "a-b/c of d"} {
+		if _, _, err := later.Scan(t.Context(), bad); err == nil || !strings.Contains(err.Error(), "is no place of a scan") {
+			t.Errorf("%q: got %v", bad, err)
+		}
+	}
 }

@@ -48,6 +48,7 @@ type indexInfo struct {
 	} `json:"mappings"`
 	Settings struct {
 		Index struct {
+			UUID      string            `json:"uuid"`
 			GCDeletes string            `json:"gc_deletes"`
 			Blocks    map[string]string `json:"blocks"`
 			Closed    string            `json:"verified_before_close"` // gone when it is opened
