@@ -137,8 +137,12 @@ func (e *examination) elastic(ctx context.Context, targets []target) error {
 			return errors.New("URL of Elasticsearch cannot be parsed")
 		}
 		s := &server{url: u, client: client, timeout: min(e.Config.Elastic.Timeout, e.Config.Database.Timeout)}
-		if e.answers(ctx, s, first == nil) && first == nil {
+		switch {
+		case !e.answers(ctx, s, first == nil):
+		case first == nil:
 			first = s
+		default:
+			e.sameCluster(ctx, first, s, targets)
 		}
 	}
 	if first == nil {
@@ -315,11 +319,6 @@ func (e *examination) nameless(ctx context.Context, s *server, t target) error {
 
 // asked returns a command that takes a reason.
 func asked(command string) string { return "`weft " + command + ` --by YOU --why "…"` + "`" }
-
-// attachment returns the request that lets writes to an alias go to an index.
-func attachment(alias, index string) string {
-	return fmt.Sprintf(`POST /_aliases {"actions":[{"add":{"index":%q,"alias":%q,"is_write_index":true}}]}`, index, alias)
-}
 
 // searched examines the alias over the indexes of all shards, where each has its own.
 func (e *examination) searched(ctx context.Context, s *server, name string) error {

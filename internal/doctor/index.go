@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -26,6 +27,7 @@ type index struct {
 	Mappings json.RawMessage `json:"mappings"`
 	Settings struct {
 		Index struct {
+			UUID      string            `json:"uuid"`
 			GCDeletes string            `json:"gc_deletes"`
 			Created   string            `json:"creation_date"`
 			Blocks    map[string]string `json:"blocks"`
@@ -50,6 +52,40 @@ type index struct {
 // newest returns the name with the highest number at its end.
 func newest(names []string) string {
 	return slices.MaxFunc(names, func(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b)) })
+}
+
+// attachment returns the request that lets writes to an alias go to an index.
+func attachment(alias, index string) string {
+	return fmt.Sprintf(`POST /_aliases {"actions":[{"add":{"index":%q,"alias":%q,"is_write_index":true}}]}`, index, alias)
+}
+
+// sameCluster tells of a server that has another index of a name than the first server: of each batch only one of them hears.
+func (e *examination) sameCluster(ctx context.Context, first, other *server, targets []target) {
+	for _, t := range targets {
+		here, err := identity(ctx, first, t.index)
+		there, otherErr := identity(ctx, other, t.index)
+		again, againErr := identity(ctx, first, t.index) // an alias may move meanwhile
+		if errors.Join(err, otherErr, againErr) == nil && here != there && here == again {
+			e.add("elastic.cluster", Error, other.url.Host, t.index+" is another index there than at "+first.url.Host+": the addresses belong to different clusters, and each gets a part of the changes",
+				"name the nodes of one cluster in ELASTIC_URL and restart each instance; then `weft verify "+t.projection+" --repair`")
+			return
+		}
+	}
+}
+
+// identity returns what the indexes behind a name are, "" where there is none. What keeps a server from answering is told
+// elsewhere.
+func identity(ctx context.Context, s *server, name string) (string, error) {
+	var found map[string]index
+	err := s.ask(ctx, http.MethodGet, "/"+url.PathEscape(name)+"?filter_path=*.settings.index.uuid", nil, &found)
+	if statusOf(err) == http.StatusNotFound {
+		return "", nil
+	}
+	var all []string
+	for _, index := range slices.Sorted(maps.Keys(found)) {
+		all = append(all, index+" "+found[index].Settings.Index.UUID)
+	}
+	return strings.Join(all, ","), err
 }
 
 // copies tells of an index whose writes wait for more active copies of a shard than there are. Each waits a minute and is

@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/projections/elastic"
@@ -110,6 +111,44 @@ func TestActiveCopiesOfEachShardCount(t *testing.T) {
 				t.Errorf("got %+v, want nothing else", found)
 			} else if c.severity != "" {
 				wantFinding(t, found, want{"elastic.copies", c.severity, "idx-v1", c.text, ""})
+			}
+		})
+	}
+}
+
+// Addresses of two clusters share nothing: each has an index of the name, and a part of the documents.
+func TestAddressesOfTwoClustersAreFound(t *testing.T) {
+	t.Parallel()
+	at := func(id string) *httptest.Server {
+		a := well()
+		a["GET /idx"] = leads(`"idx":{}`, `"gc_deletes":"1h","uuid":"`+id+`"`, string(elastic.Mapping()))
+		if id == "" {
+			delete(a, "GET /idx")
+		}
+		s := httptest.NewServer(a)
+		t.Cleanup(s.Close)
+		return s
+	}
+	for name, c := range map[string]struct {
+		second string // the id that the second address has of the index
+		found  int
+	}{"OneCluster": {"a", 0}, "AnotherIndex": {"b", 1}, "NoIndex": {"", 1}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			one, two := at("a"), at(c.second)
+			e := &examination{
+				Options: Options{Config: loaded(t, "WEFT_PROJECTIONS=search_index_to_elastic", "ELASTIC_INDEX=idx"),
+					Elastic: elastic.Config{URLs: []string{one.URL, two.URL}, Transport: http.DefaultTransport}},
+				limits: ordinary(), now: time.UnixMilli(1700000000000),
+			}
+			if err := e.elastic(t.Context(), e.targets()); err != nil {
+				t.Fatal(err)
+			}
+			if len(e.found) != c.found {
+				t.Errorf("got %+v, want %d findings", e.found, c.found)
+			}
+			if c.found > 0 {
+				wantFinding(t, e.found, want{"elastic.cluster", Error, strings.TrimPrefix(two.URL, "http://"), "idx is another index there than at " + strings.TrimPrefix(one.URL, "http://"), "then `weft verify search_index_to_elastic --repair`"})
 			}
 		})
 	}

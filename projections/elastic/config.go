@@ -158,6 +158,10 @@ type Sink struct {
 		sync.Mutex
 		kind nameKind
 		seen time.Time // monotonic
+
+		ids   map[string]string // of each index, as the last look has found it
+		left  map[string]bool   // ids in whose place a look has found another
+		mixed time.Time         // when a look last found one of those again
 	}
 
 	payloads FreeList[payload]

@@ -231,3 +231,31 @@ func TestErrorNamesAnAddressOnce(t *testing.T) {
 		}
 	}
 }
+
+// An index that was made anew has an id that none had before. One that has an earlier id again is told as that of another
+// cluster, and nothing is written for a minute.
+func TestClustersThatAnswerInTurnsAreTold(t *testing.T) {
+	t.Parallel()
+	s, srv, _ := fakeSink(t, nil)
+	for _, id := range []string{"a", "a", "b", "c"} {
+		srv.AnswerIndex(200, `{"docs-v1":{"aliases":{"docs":{}},"settings":{"index":{"uuid":"`+id+`"}}}}`)
+		if err := s.Ready(t.Context()); err != nil {
+			t.Fatalf("index %s: got %v, want nil", id, err)
+		}
+	}
+	for _, id := range []string{"a", "a"} {
+		srv.AnswerIndex(200, `{"docs-v1":{"aliases":{"docs":{}},"settings":{"index":{"uuid":"`+id+`"}}}}`)
+		err := s.Ready(t.Context())
+		wantFault(t, err, outbox.ReasonESRequest, true)
+		if !errors.Is(err, ErrClusters) {
+			t.Errorf("got %v, want %v", err, ErrClusters)
+		}
+	}
+	if _, err := s.Write(leading(t), docs(1)); !errors.Is(err, ErrClusters) || len(srv.Requests()) > 0 {
+		t.Errorf("a write: got %v and %d requests, want %v and none", err, len(srv.Requests()), ErrClusters)
+	}
+	s.target.mixed = s.target.mixed.Add(-2 * mixedFor)
+	if _, err := s.Write(leading(t), docs(1)); err != nil {
+		t.Errorf("a write after a minute: got %v, want nil", err)
+	}
+}

@@ -131,10 +131,42 @@ func (s *Sink) find(ctx context.Context) (target, error) {
 		return target{}, &p.fault
 	}
 	t, err := s.resolve(body)
+	if err == nil {
+		err = s.oneCluster(t)
+	}
 	if err != nil {
 		return fault(err)
 	}
 	return t, nil
+}
+
+// ErrClusters means that the addresses lead to more than one cluster.
+var ErrClusters = errors.New("several clusters answer")
+
+// mixedFor is how long nothing is written after a look that tells of two clusters: not every look meets the other one.
+const mixedFor = time.Minute
+
+// oneCluster returns an error where an index has an id again in whose place another had been: an index that was made anew never
+// has its old one, so two clusters answer in turns, and each would get a part of the documents.
+func (s *Sink) oneCluster(t target) error {
+	s.target.Lock()
+	defer s.target.Unlock()
+	if s.target.ids == nil {
+		s.target.ids, s.target.left = map[string]string{}, map[string]bool{}
+	}
+	id := t.info.Settings.Index.UUID
+	if last := s.target.ids[t.index]; last != id && id != "" {
+		if s.target.left[id] {
+			s.target.mixed = time.Now()
+		}
+		s.target.ids[t.index], s.target.left[last] = id, last != ""
+	}
+	if s.target.mixed.IsZero() || time.Since(s.target.mixed) > mixedFor {
+		return nil
+	}
+	s.target.kind = nameUnknown // the next write looks, too
+	return fmt.Errorf("%w: index %q at %s is now one and now another; name the nodes of one cluster in ELASTIC_URL and restart weft, then `weft verify %s --repair`: each cluster has a part of the changes",
+		ErrClusters, t.index, s.host(), s.projection)
 }
 
 // lookup asks for what the name leads to.
