@@ -123,8 +123,12 @@ func (e *examination) pipelines(ctx context.Context, s *server, index string, na
 		if name == "" || name == "_none" {
 			continue
 		}
-		var tried json.RawMessage
-		err := s.ask(ctx, http.MethodPost, "/_ingest/pipeline/"+url.PathEscape(name)+"/_simulate", []byte(`{"docs":[{"_source":{}}]}`), &tried)
+		var tried trial
+		err := s.ask(ctx, http.MethodPost, "/_ingest/pipeline/"+url.PathEscape(name)+"/_simulate", []byte(`{"docs":[{"_index":"weft","_id":"weft","_routing":"weft","_version":5,"_source":{}}]}`), &tried)
+		if changed := tried.changed(); len(changed) > 0 {
+			e.add("elastic.pipeline", Error, index, fmt.Sprintf("the ingest pipeline %q sets %s of the documents: they get lost, or stay where nobody looks for them", name, strings.Join(changed, ", ")),
+				"take that from the pipeline; then `weft verify --repair`")
+		}
 		if refusal, ok := errors.AsType[*refused](err); ok && refusal.status == http.StatusBadRequest && strings.Contains(refusal.text, "pipeline ["+name+"] does not exist") {
 			e.add("elastic.pipeline", Error, index, fmt.Sprintf("documents are to pass the ingest pipeline %q, and there is none of that name: no document is written", name),
 				"make it (PUT /_ingest/pipeline/"+name+"), or correct index.pipeline or the setting of the index that names it")
@@ -133,6 +137,29 @@ func (e *examination) pipelines(ctx context.Context, s *server, index string, na
 		}
 	}
 	return nil
+}
+
+// trial is what a pipeline has made of a document that it was tried with.
+type trial struct {
+	Docs []*struct { // null for one that it drops
+		Doc map[string]any `json:"doc"` // nil for one that it fails
+	} `json:"docs"`
+}
+
+// changed returns the fields that weft has set and the pipeline sets otherwise.
+func (t trial) changed() (fields []string) {
+	for _, d := range t.Docs {
+		if d == nil || d.Doc == nil {
+			continue
+		}
+		for field, sent := range map[string]string{"_index": "weft", "_id": "weft", "_routing": "weft", "_version": "5"} {
+			if fmt.Sprint(d.Doc[field]) != sent {
+				fields = append(fields, field)
+			}
+		}
+	}
+	slices.Sort(fields)
+	return fields
 }
 
 // activeCopies returns how many copies take writes of the shard of an index that has the fewest. The statistics of an index need

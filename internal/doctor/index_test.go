@@ -153,3 +153,34 @@ func TestAddressesOfTwoClustersAreFound(t *testing.T) {
 		})
 	}
 }
+
+// Of an ingest pipeline doctor tells where it sets what weft has set. The answers are those of OpenSearch 2.19.3.
+func TestPipelinesThatSetMetadataAreFound(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		answer string
+		sets   string // empty: nothing is found
+	}{
+		"Body":    {`{"docs":[{"doc":{"_index":"weft","_id":"weft","_routing":"weft","_version":"5","_source":{"a":1}}}]}`, ""},
+		"Dropped": {`{"docs":[null]}`, ""},
+		"Fails":   {`{"docs":[{"error":{"type":"fail_processor_exception","reason":"no"}}]}`, ""},
+		"Number":  {`{"docs":[{"doc":{"_index":"weft","_id":"weft","_routing":"weft","_version":5}}]}`, ""},
+		"ID":      {`{"docs":[{"doc":{"_index":"weft","_id":"x","_routing":"weft","_version":"5","_source":{}}}]}`, "sets _id of"},
+		"Rest":    {`{"docs":[{"doc":{"_index":"other","_id":"weft","_routing":"r","_version":"7","_source":{}}}]}`, "sets _index, _routing, _version of"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := well()
+			a["GET /idx"] = leads(`"idx":{}`, `"gc_deletes":"1h","default_pipeline":"p"`, string(elastic.Mapping()))
+			a["POST /_ingest/pipeline/p/_simulate"] = c.answer
+			s := httptest.NewServer(a)
+			defer s.Close()
+			found := visit(t, s.URL, http.DefaultTransport, "idx")
+			if c.sets == "" && len(found) > 0 || len(found) > 1 {
+				t.Errorf("got %+v, want nothing else", found)
+			} else if c.sets != "" {
+				wantFinding(t, found, want{"elastic.pipeline", Error, "idx-v1", c.sets, "take that from the pipeline"})
+			}
+		})
+	}
+}

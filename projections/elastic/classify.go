@@ -68,6 +68,8 @@ const dropped = "an ingest pipeline drops the document, and leaves the one that 
 //	other 4xx                                      failed es_4xx
 //	anything else                                  retry es_other, unexpected
 //
+// A conflict with a document that is older than what was sent is none: see refusedWrongly.
+//
 // A shared fault is one of the index or of the credentials, so no document may end as a
 // dead letter because of it. The exception is the index write block, which an operator
 // sets on purpose and which must show as es_4xx.
@@ -139,6 +141,16 @@ func classifyItem(it *item) fate {
 	default:
 		return unexpected()
 	}
+}
+
+// refusedWrongly makes a failure of a conflict with a document that is older than the version that was sent. Elasticsearch has
+// compared another version, and the document lacks the change.
+func refusedWrongly(f fate, sent int64) fate {
+	if f.class != classConflict || f.held == 0 || f.held >= sent {
+		return f
+	}
+	return fate{class: class4xx, outcome: outbox.Reject(outbox.ReasonES4xx, fmt.Sprintf(
+		"refused as older than the document, which has version %d, and %d was sent: an ingest pipeline sets _version (`weft doctor` names it)", f.held, sent))}
 }
 
 // remedy is how to continue after a request without items.

@@ -1,6 +1,8 @@
 package elastic
 
 import (
+	"bytes"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -10,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/samuelhu324-dev/weft/outbox"
+	"github.com/samuelhu324-dev/weft/projections/elastic/elastictest"
 )
 
 func TestClassifyItem(t *testing.T) {
@@ -152,5 +155,43 @@ func TestRetryAfter(t *testing.T) {
 		if got := retryAfter(v, now); got != want {
 			t.Errorf("%q: got %s, want %s", v, got, want)
 		}
+	}
+}
+
+// A conflict with a document that is older than what was sent is a change that the document lacks, as behind a pipeline that
+// sets _version: its event is not done.
+func TestConflictWithAnOlderDocumentIsAFailure(t *testing.T) {
+	t.Parallel()
+	s, srv, _ := fakeSink(t, nil)
+	held := int64(0)
+	srv.FailItems(func(elastictest.Item) *elastictest.ItemFault {
+		return &elastictest.ItemFault{Status: 409, Type: "version_conflict_engine_exception", Reason: fmt.Sprintf("[a]: version conflict, current version [%d] is higher than the one provided [7]", held)}
+	})
+	for at, want := range map[int64]outbox.Outcome{
+		20: outbox.Reject(outbox.ReasonES4xx, ""),
+		21: outbox.NoOp(outbox.NoopAlreadyApplied),
+		22: outbox.NoOp(outbox.NoopAlreadyApplied),
+	} {
+		held = at
+		got, err := s.Write(leading(t), []Action{{ID: "a", Version: 21, Body: []byte(`{}`)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantOutcomes(t, got, []outbox.Outcome{want})
+		if at < 21 && !strings.Contains(got[0].Detail, "which has version 20, and 21 was sent: an ingest pipeline sets _version") {
+			t.Errorf("got %q, want both versions and the cause", got[0].Detail)
+		}
+	}
+}
+
+// The answer for another document names both, and what sets ids.
+func TestAnswerForAnotherDocumentNamesIt(t *testing.T) {
+	t.Parallel()
+	s, srv, _ := fakeSink(t, nil)
+	srv.Script(elastictest.Mutate(func(answer []byte) []byte { return bytes.Replace(answer, []byte(`"_id":"`), []byte(`"_id":"x-`), 1) }))
+	actions := docs(1)
+	_, err := s.Write(leading(t), actions)
+	if want := fmt.Sprintf(`for document %q, and %q was sent (an ingest pipeline that sets _id`, "x-"+actions[0].ID, actions[0].ID); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("got %v, want %q", err, want)
 	}
 }

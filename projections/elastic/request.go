@@ -59,7 +59,7 @@ func (s *Sink) post(ctx context.Context, actions []Action, idx []int, kind nameK
 		}
 		a := &actions[idx[i]]
 		if string(it.id) != a.ID || it.del != a.Delete {
-			return errors.New("it is for another document than was sent in its place")
+			return fmt.Errorf("it is for document %.512q, and %q was sent (an ingest pipeline that sets _id does that, and `weft doctor` names it)", it.id, a.ID)
 		}
 		visit(idx[i], it)
 		return nil

@@ -156,7 +156,7 @@ func (r *run) attempt(ctx context.Context, idx []int) error {
 	ctx = r.s.trace.Start(ctx, "bulk")
 	defer r.s.trace.Close(ctx)
 	marks, err := r.s.post(ctx, r.actions, idx, r.kind, func(i int, it *item) {
-		f := classifyItem(it)
+		f := refusedWrongly(classifyItem(it), r.actions[i].Version)
 		r.out[i], r.class[i], r.actions[i].Held = f.outcome, f.class, f.held
 		missing = missing || f.outcome.Reason == outbox.ReasonES5xx
 		switch {
