@@ -32,7 +32,7 @@ const (
 	verifySettle = 5 * time.Second // entities that always have an open event cost as much
 	// verifyPatience is for a server that restarts: after an error the comparison begins anew.
 	verifyPatience = 30 * time.Second
-	askedEvery   = time.Second
+	askedEvery     = time.Second
 )
 
 // pace is for how many rows the next request is. It is safe for concurrent use.
