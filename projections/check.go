@@ -73,6 +73,7 @@ type checker struct {
 	source      *declaredSource
 	pool        BatchQuerier
 	tables      []string // of all projections
+	older       string   // an entity whose row has a lower version than its event
 	findings    []Finding
 }
 
@@ -188,26 +189,28 @@ func (c *checker) fields(shape *declaredShape) {
 	}
 }
 
-// entities returns events of entities for which the query is tried, each once: of the outbox,
-// or of the table whose changes it will have.
+// entities returns events of entities for which the query is tried, one of each: of the outbox,
+// or, without versions, of the table whose changes it will have.
 func (c *checker) entities(ctx context.Context, shape *declaredShape) (events []outbox.Event, ofEvents bool, err error) {
 	column := "entity_id"
 	if shape.key.typed {
 		column = "(entity_type || ':' || entity_id)"
 	}
-	var keys []outbox.Key
 	var text string
-	err = each(ctx, c.pool, "select distinct t.id from (select "+column+"::text as id from "+pgx.Identifier{c.declaration.Table}.Sanitize()+" limit $1) t order by 1",
-		[]any{checkPage}, []any{&text}, func() {
+	var version int64
+	err = each(ctx, c.pool, "select t.id, max(t.version) from (select "+column+"::text as id, coalesce(event_version, 0) as version from "+
+		pgx.Identifier{c.declaration.Table}.Sanitize()+" limit $1) t group by 1 order by 1",
+		[]any{checkPage}, []any{&text, &version}, func() {
 			if key, err := shape.key.parse(text); err == nil { // not an empty one
-				keys = append(keys, key)
+				events = append(events, outbox.Event{Row: outbox.Row{Key: key, Version: version}})
 			}
 		})
-	if ofEvents = len(keys) > 0; err == nil && !ofEvents && shape.key.source != "" {
+	if ofEvents = len(events) > 0; err == nil && !ofEvents && shape.key.source != "" {
+		var keys []outbox.Key
 		keys, err = c.source.entities(ctx, outbox.Key{}, checkPage)
-	}
-	for _, key := range keys {
-		events = append(events, outbox.Event{Row: outbox.Row{Key: key}})
+		for _, key := range keys {
+			events = append(events, outbox.Event{Row: outbox.Row{Key: key}})
+		}
 	}
 	return events, ofEvents, err
 }

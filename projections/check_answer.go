@@ -49,6 +49,9 @@ func (c *checker) answers(ctx context.Context, shape *declaredShape, events []ou
 		if a.bad != nil && failing == "" {
 			failing = fmt.Sprintf("entity %s: %s", id, a.bad)
 		}
+		if a.found && a.bad == nil && a.version < events[i].Version && c.older == "" {
+			c.older = id
+		}
 		if a.found && b.found && a.bad == nil && b.bad == nil && a.version == b.version && differing == "" && !bytes.Equal(a.body, b.body) {
 			differing = id
 		}

@@ -119,9 +119,12 @@ func (c *checker) changes(ctx context.Context, r *reading) error {
 	var read []string
 	if r != nil {
 		read = slices.Sorted(maps.Keys(r.tables))
-		if !r.tables[versions] {
-			c.find("source.query", "version is not that of "+versions+", whose numbers the events have",
-				"join it on the entity's id and return its version")
+		remedy := "join it on the entity's id and return its version"
+		switch {
+		case !r.tables[versions]:
+			c.find("source.query", "version is not that of "+versions+", whose numbers the events have", remedy)
+		case c.older != "":
+			c.find("source.query", "version is not that of "+versions+": it is lower than that of an event of entity "+c.older, remedy)
 		}
 	}
 	var w watched
