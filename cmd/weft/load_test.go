@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -13,6 +14,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 )
@@ -270,8 +272,20 @@ func TestLeaderLoadsOnce(t *testing.T) {
 	if n := s.count("select count(*) from product_outbox_events where status = 'failed' and error_reason = 'deterministic_exception' and error like '%price: NaN%'"); n != 40 {
 		t.Errorf("%d of 40 bad rows are in failed", n)
 	}
-	if strings.Contains(log, "breaker_open") || !strings.Contains(log, `"event":"load.done"`) {
+	var done struct{ Took string }
+	for line := range strings.Lines(log) {
+		if strings.Contains(line, `"event":"load.done"`) {
+			if err := json.Unmarshal([]byte(line), &done); err != nil {
+				t.Errorf("%s: %v", line, err)
+			}
+		}
+	}
+	took, err := time.ParseDuration(done.Took)
+	if err != nil || strings.Contains(log, "breaker_open") {
 		t.Errorf("log: %s", log)
+	}
+	if least := s.count("select floor(extract(epoch from finished_at - began_at) * 1000)::int from weft_rebuild"); took < time.Duration(least)*time.Millisecond {
+		t.Errorf("the log says that the load took %v, and it took %d ms at least", took, least)
 	}
 
 	if n := s.count("select count(*) from product_outbox_events where tracestate = 'weft=load'"); n != 40 {

@@ -65,7 +65,7 @@ func (r *rebuilder) loading(ctx context.Context) error {
 // loaded says that a load has ended.
 func (r *rebuilder) loaded() {
 	r.log.Info("all rows that were there before the outbox are loaded", zap.String("event", "load.done"),
-		zap.Int64("rows", r.row.Filled), zap.Int64("events", r.row.Unreadable), zap.Duration("took", r.row.Age))
+		zap.Int64("rows", r.row.Filled), zap.Int64("events", r.row.Unreadable), r.took())
 }
 
 // loadIn writes a page of rows into the index that is in use, and returns how many of them have

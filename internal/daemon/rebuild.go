@@ -35,6 +35,7 @@ type rebuilder struct {
 	holding   bool // live events wait for what it writes
 
 	row    outbox.Rebuild
+	read   time.Time         // when row was read
 	target projections.Sides // what is filled
 	fresh  *elastic.Sink     // of the new index
 	begun  time.Time         // which load this term has said to have begun
@@ -144,6 +145,7 @@ func (r *rebuilder) asked(ctx context.Context) error {
 }
 
 func (r *rebuilder) step(ctx context.Context) (err error) {
+	r.read = time.Now()
 	if r.row, err = outbox.ReadRebuild(ctx, r.d.pool, r.projector.proj.Name(), r.d.cfg.Database.Timeout); err != nil {
 		return err
 	}
@@ -362,9 +364,12 @@ func (r *rebuilder) finish(ctx context.Context) error {
 		return nil
 	}
 	r.log.Info("the projection is rebuilt", zap.String("event", "rebuild.done"), zap.String("new_index", r.row.NewIndex), zap.String("old_index", r.row.OldIndex),
-		zap.Int64("rows", r.row.Filled), zap.Int64("unreadable", r.row.Unreadable), zap.Duration("took", r.row.Age))
+		zap.Int64("rows", r.row.Filled), zap.Int64("unreadable", r.row.Unreadable), r.took())
 	return nil
 }
+
+// took is for how long the rebuild or load has gone on: a step may take hours.
+func (r *rebuilder) took() zap.Field { return zap.Duration("took", r.row.Age+time.Since(r.read)) }
 
 // conclude ends the writes to both indexes, once the end of a rebuild is recorded, and removes what was for
 // the fill alone.
