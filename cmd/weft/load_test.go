@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -122,6 +123,33 @@ func (s *shop) lossy() string {
 	}))
 	s.t.Cleanup(front.Close)
 	return "ELASTIC_URL=" + front.URL
+}
+
+// A stop that cuts off the check of a declaration is no finding.
+func TestStopDuringTheCheckIsNoFinding(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	target, err := url.Parse(testenv.ElasticURL(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	to, checking := httputil.NewSingleHostReverseProxy(target), make(chan struct{}, 100)
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if strings.Contains(req.URL.Path, "_simulate") {
+			_, _ = io.Copy(io.Discard, req.Body) // only then does the server see that the other side has gone
+			checking <- struct{}{}
+			<-req.Context().Done()
+			return
+		}
+		to.ServeHTTP(w, req)
+	}))
+	t.Cleanup(front.Close)
+	r := start(t, runDaemon, append(s.env, "ELASTIC_URL="+front.URL)...)
+	<-checking
+	r.signals <- syscall.SIGTERM
+	if code := <-r.code; code != 0 || strings.Contains(r.errOut.String(), "projection.finding") {
+		t.Errorf("weft run ended with %d: %s", code, r.errOut)
+	}
 }
 
 // Rows change and go while they are loaded, leaders lose their sessions, and answers get lost:

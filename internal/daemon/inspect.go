@@ -28,7 +28,7 @@ func (d *daemon) inspect(ctx context.Context, l projector) error {
 		limited, cancel := context.WithTimeout(ctx, inspectTimeout)
 		found, err := d.cfg.Registry().Check(limited, name, projections.Deps{Pool: d.pool, Elastic: d.target})
 		cancel()
-		if err == nil {
+		if err == nil && ctx.Err() == nil { // one that a stop cuts off blames the server
 			d.tellFindings(name, found)
 			return nil
 		}
