@@ -65,6 +65,7 @@ func (r Registry) checked(ctx context.Context, name string, deps Deps) (*checker
 	for _, name := range r.Names() {
 		c.tables = append(c.tables, r.Table(name))
 	}
+	c.shared = slices.ContainsFunc(r.Declared, func(o Declaration) bool { return o.Name != d.Name && o.Index == d.Index })
 	return c, c.database(ctx)
 }
 
@@ -73,6 +74,7 @@ type checker struct {
 	source      *declaredSource
 	pool        BatchQuerier
 	tables      []string // of all projections
+	shared      bool     // another projection writes to the index
 	older       string   // an entity whose row has a lower version than its event
 	findings    []Finding
 }
@@ -257,6 +259,7 @@ func (c *checker) index(ctx context.Context, sink *elastic.Sink) {
 	default:
 		c.unrouted(ctx, sink)
 		c.foreign(ctx, sink)
+		c.strangers(ctx, sink)
 	}
 }
 

@@ -3,11 +3,13 @@ package projections
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/samuelhu324-dev/weft/outbox"
+	"github.com/samuelhu324-dev/weft/projections/elastic"
 )
 
 // answerPage is how many entities are read, so that their documents can be looked at.
@@ -120,3 +122,28 @@ func (c *checker) documents(ctx context.Context, source *declaredSource, events 
 	}
 	return out, nil
 }
+
+// strangers tells of documents whose ids begin differently, as before index.id was changed: a comparison takes them for
+// those of another projection. It looks at one page of them, and says nothing where it cannot.
+func (c *checker) strangers(ctx context.Context, sink *elastic.Sink) {
+	named := c.source.naming.Load()
+	if named == nil || c.shared || named.template.prefix() == "" {
+		return
+	}
+	prefix, stranger := named.template.prefix(), ""
+	_ = sink.Scan(ctx, func(page []elastic.Document) error {
+		for _, d := range page {
+			if !strings.HasPrefix(d.ID, prefix) {
+				stranger = d.ID
+				break
+			}
+		}
+		return errEnough
+	})
+	if stranger != "" {
+		c.warn("index.id", fmt.Sprintf("the index has documents whose ids do not begin with %q, as %q: searches find them, and no event changes or deletes them", prefix, stranger),
+			"`weft rebuild "+c.declaration.Name+"` makes a new index without them, and moves the alias; or share the index in one configuration with what writes them")
+	}
+}
+
+var errEnough = errors.New("one page is enough")

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -127,6 +128,39 @@ func TestProjectionCheckNames(t *testing.T) {
 				t.Errorf("exit %d, want %d with %q: %s%s", r.code, code, tc.want, out, r.errOut)
 			}
 		})
+	}
+}
+
+// Another index.id leaves the documents with the ids before, and a comparison passes over them.
+func TestProjectionCheckNamesDocumentsOfOtherIDs(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	s.running()
+	if r := weft(t, s.env, "load", "products"); r.code != exitOK {
+		t.Fatalf("load: %+v", r)
+	}
+	res, err := http.Post(testenv.ElasticURL(t)+"/"+s.index+"/_refresh", "application/json", nil)
+	if err != nil || res.StatusCode != http.StatusOK {
+		t.Fatalf("refresh: %v, %v", res, err)
+	}
+	res.Body.Close()
+	text, err := os.ReadFile(s.file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := strings.Replace(string(text), "index: {", `index: {id: "p-{id}", `, 1)
+	other := strings.ReplaceAll(strings.ReplaceAll(strings.TrimPrefix(own, "projections:\n"), "products:\n", "others:\n"), "p-{id}", "o-{id}")
+	for want, config := range map[string]string{
+		"warning: index.id: the index has documents whose ids do not begin with \"p-\", as ": own,
+		"products: nothing stands in the way\n": own + // another projection may have written them
+			strings.Replace(other, "product_outbox_events", "other_outbox_events", 1),
+	} {
+		if err := os.WriteFile(s.file, []byte(config), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if r := weft(t, s.env, "projection", "check", "products"); r.code != exitOK || !strings.Contains(r.out, want) {
+			t.Errorf("want %q: %s%s", want, r.out, r.errOut)
+		}
 	}
 }
 
