@@ -27,6 +27,7 @@ var shared struct {
 
 func TestMain(m *testing.M) {
 	stack.GuardIfAsked()
+	_ = os.Setenv("PGCONNECT_TIMEOUT", "60") // a server that stands still for seconds has not gone
 	var err error
 	if shared.Stack, err = stack.Start(context.Background(), stack.Options{Secured: true, HeapMB: heapMB, Quick: true}); err != nil {
 		fmt.Fprintln(os.Stderr, "secured servers:", err)

@@ -77,7 +77,7 @@ func (s *split) writer(server stack.Server) *traffic.Application {
 		s.t.Fatal(err)
 	}
 	s.t.Cleanup(pool.Close)
-	return &traffic.Application{Pool: pool, Timeout: txTimeout}
+	return &traffic.Application{Pool: pool, Timeout: bound}
 }
 
 // start starts an instance; env comes on top of the fleet's.
@@ -109,7 +109,7 @@ const drainedSQL = `select not exists (select from search_outbox_events where st
 
 func one[T any](t *testing.T, pool *pgxpool.Pool, sql string, args ...any) (v T) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
 	if err := pool.QueryRow(ctx, sql, args...).Scan(&v); err != nil {
 		t.Fatalf("%s: %v", sql, err)
