@@ -251,7 +251,7 @@ func (r *run) refusal(node string) (last refusal) {
 	r.await("refusal of "+node, func(ctx context.Context) error {
 		err := client.Do(ctx, http.MethodPut, "/"+url.PathEscape(r.Index)+"/_doc/of-the-drill?timeout=1s&version=1&version_type=external", map[string]any{}, nil)
 		status, ok := errors.AsType[*reconcile.StatusError](err)
-		if !ok {
+		if !ok || status.Code == http.StatusConflict { // it had taken the document before it missed the others
 			return fmt.Errorf("it answered otherwise: %w", err)
 		}
 		last = refusal{status.Code, status.Body}

@@ -41,7 +41,7 @@ const (
 	leaseFor = 3 * time.Second
 	heldFor  = 800 * time.Millisecond
 
-	rival      = "worker-2"
+	rival      = "worker-2" // which ends when the leader has seen it
 	rivalLease = "3 seconds"
 )
 
@@ -83,7 +83,7 @@ func dbClaimContention() Scenario {
 // lockedSource lets another session lock the source table, as a migration does that waits
 // behind a long query, until the leader has given up waiting once.
 func (r *run) lockedSource(n int) {
-	events := r.enqueueLater(time.Second, upserts(n, "source locked")...)
+	events := r.enqueueLater(2*time.Second, upserts(n, "source locked")...)
 	if r.lockTable("the source table", "search_index in access exclusive mode") {
 		r.awaitMetric(float64(n), "outbox_retry_scheduled_total", "reason=db_contention")
 		r.heal()
@@ -113,6 +113,7 @@ func (r *run) lockedRows(n int, c *contention) {
 		r.Pause(dueIn)
 		c.Beside = len(r.settled(upserts(n, "beside the locked ones")...))
 		r.Pause(time.Until(c.RowsFrom.Add(dueIn + rowsFor)))
+		r.awaitMetric(float64(3*n), "outbox_owner_mismatch_skips_total") // later, on a machine that stood still
 		c.RowsTo = time.Now()
 		r.heal()
 	}
@@ -205,6 +206,9 @@ func (r *run) lockedLeases(n int, c *contention) {
 	c.LeaseFrom = time.Now()
 	events := r.enqueue(upserts(n, "leased late")...)
 	if locked {
+		r.await("a lease that waits", func(ctx context.Context) error {
+			return r.Holds(ctx, `select exists (select from pg_locks where not granted and relation = 'weft_lease'::regclass)`)
+		})
 		r.Pause(leaseFor)
 		c.LeaseTo = time.Now()
 		r.heal()
@@ -240,7 +244,7 @@ func (r *run) rivalClaims(n int, c *contention) {
 	r.inject("another worker claims rows that are in flight", func(ctx context.Context) error {
 		tag, err := r.Pool.Exec(ctx, `
 update `+searchOutbox+`
-set status = 'processing', owner = $2, epoch = null, lease_until = clock_timestamp() + interval '`+rivalLease+`',
+set status = 'processing', owner = $2, epoch = null, lease_until = clock_timestamp() + interval '1 hour',
     processing_started_at = clock_timestamp(), updated_at = clock_timestamp()
 where id = any ($1) and status = 'pending'`, idsOf(events), rival)
 		c.Taken = int(tag.RowsAffected())
@@ -251,6 +255,7 @@ where id = any ($1) and status = 'pending'`, idsOf(events), rival)
 	m.Tap.Release()
 	r.awaitNone("end of the batch in flight", `select count(*) from weft_lease where table_name = $1`, searchOutbox)
 	r.awaitReadiness(m, http.StatusServiceUnavailable, "ready_rival")
+	rig.Try(r.Pool.Exec(r.Ctx, `update `+searchOutbox+` set lease_until = clock_timestamp() + interval '`+rivalLease+`' where owner = $1`, rival)).Must(r)
 	c.RivalFrom = time.Now()
 	beside := r.enqueue(upserts(n, "beside another worker")...)
 	r.Pause(time.Second)

@@ -110,7 +110,7 @@ func (r *run) become(events []verdict.Event, statuses ...string) {
 }
 
 // drained waits until nothing is open.
-func (r *run) drained() { r.Must(r.Drained(r.Ctx, awaitBound, nil)) }
+func (r *run) drained() { r.Must(r.Drained(r.Ctx, drainBound, nil)) }
 
 // flight is a batch in flight, as a probe has it.
 type flight struct {

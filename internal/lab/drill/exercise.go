@@ -85,7 +85,7 @@ func Exercise(ctx context.Context, opts ExerciseOptions, name string) error {
 	fmt.Fprintln(x.out, "Starting the servers and a pair of instances. This takes up to a minute.")
 	return runAll(ctx, opts.Options, nil, []Scenario{{
 		Name: "exercise", About: "a person finds out what is wrong", bound: exerciseBound,
-		instances: pair("OUTBOX_BASE_BACKOFF_SECONDS=0.2", "OUTBOX_MAX_BACKOFF_SECONDS=2"),
+		instances: pair(append(missed(), "OUTBOX_BASE_BACKOFF_SECONDS=0.2", "OUTBOX_MAX_BACKOFF_SECONDS=2")...),
 		run:       x.run,
 	}})
 }

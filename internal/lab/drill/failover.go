@@ -33,6 +33,13 @@ func quickPair() []instance {
 	return pair("OUTBOX_BASE_BACKOFF_SECONDS=0.2", "OUTBOX_MAX_BACKOFF_SECONDS=1")
 }
 
+// silentPair is a quick pair whose first leader falls silent.
+func silentPair() []instance {
+	p := quickPair()
+	p[0].env = append(missed(), p[0].env...)
+	return p
+}
+
 // failure is the probe of a failover.
 type failure struct {
 	Fault    history.FaultMark  `json:"fault"`
@@ -49,7 +56,9 @@ type failure struct {
 // from its first accepted request.
 func failover(s Scenario, takeover time.Duration, fault func(*run, *failure), more func(*judge)) Scenario {
 	s.Params = loadParams()
-	s.instances = quickPair()
+	if s.instances == nil {
+		s.instances = quickPair()
+	}
 	s.Shows = strictest + s.Shows
 	s.run = func(r *run) { r.underFault(takeover > 0, fault, func() {}) }
 	s.verify = func(j *judge) {
@@ -215,7 +224,7 @@ func failovers() []Scenario {
 			Shows: "a standby that takes over",
 		}, 20*time.Second, ofLeader("SIGKILL of the leader", faults.SIGKILL), func(*judge) {}),
 		failover(Scenario{
-			Name: "leader_sigstop", runbooks: []string{"frozen-leader"}, Slow: true,
+			Name: "leader_sigstop", runbooks: []string{"frozen-leader"}, Slow: true, instances: silentPair(),
 			About: "the leader is frozen, with a bulk request on its way, and woken up when another one leads",
 			Shows: "the server ending the frozen leader's session, and nothing that it does after it has woken up",
 		}, 40*time.Second, ofLeader("SIGSTOP of the leader", faults.SIGSTOP), func(j *judge) {
@@ -231,7 +240,7 @@ func failovers() []Scenario {
 			j.Grew("weft_leader_step_downs_total")
 		}),
 		failover(Scenario{
-			Name: "leader_partition", runbooks: []string{"no-leader"}, Slow: true, proxied: true,
+			Name: "leader_partition", runbooks: []string{"no-leader"}, Slow: true, proxied: true, instances: silentPair(),
 			About: "no byte passes between the leader and both servers any more, and no connection ends; then the way is open again",
 			Shows: "a takeover without the old leader's help, and an old leader that stands by when it is back",
 		}, 40*time.Second, ofLeader("a partition of the leader from both servers", faults.PartitionBoth), (*judge).stillStandsBy),

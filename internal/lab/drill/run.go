@@ -86,7 +86,8 @@ func newRun(ctx context.Context, s runSpec) (r *run, err error) {
 	environ := rig.Environment(s.Environ, !s.site.Started.Elastic, append(p.Settings(),
 		"WORDLOOM_ENV="+s.site.environment, "WEFT_PROJECTIONS="+searchProjection,
 		"WORDLOOM_TRACING_ENABLED=true", "OTEL_SERVICE_NAME="+service(s.Environ), "OTEL_TRACES_SAMPLER=always_on", "OTEL_BSP_SCHEDULE_DELAY=200",
-		"OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf", "OTEL_EXPORTER_OTLP_ENDPOINT="+r.collector.HTTP)...)
+		"OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf", "OTEL_EXPORTER_OTLP_ENDPOINT="+r.collector.HTTP,
+		"WEFT_LEADER_TRUST=20s", "WEFT_LEADER_IDLE_SESSION=25s")...) // so that a machine that stands still for a moment ends no term
 	r.app = &traffic.Application{Pool: p.Pool, Timeout: queryBound}
 	r.Group = &rig.Group{Place: p, Recorder: proxy.NewRecorder(), Fleet: &rig.Fleet{Binary: s.binary, Dir: r.dir.File(verdict.LogDir), Env: environ}}
 	r.recipe = verdict.Recipe{

@@ -54,6 +54,10 @@ func one(env ...string) []instance { return []instance{{"a", env}} }
 
 func pair(env ...string) []instance { return []instance{{"a", env}, {"b", env}} }
 
+// missed are settings of a leader that is missed as soon as it falls silent: weft's defaults, which other
+// instances of drills do not have.
+func missed() []string { return []string{"WEFT_LEADER_TRUST=3s", "WEFT_LEADER_IDLE_SESSION=5s"} }
+
 // Scenarios are all drills, in the order of the training ground.
 func Scenarios() []Scenario {
 	rebuilds := rebuilds()
@@ -143,6 +147,7 @@ func fill(scenarios []Scenario, set []string) (map[string]string, error) {
 const (
 	runBound   = 5 * time.Minute
 	awaitBound = 45 * time.Second
+	drainBound = 2 * time.Minute // of what has come while a server started on a busy machine
 	queryBound = 10 * time.Second
 	pollPeriod = 20 * time.Millisecond
 

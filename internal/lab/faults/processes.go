@@ -18,7 +18,7 @@ const (
 )
 
 // heldTimeout bounds the wait for a request that is held back.
-const heldTimeout = 2 * time.Second
+const heldTimeout = 20 * time.Second
 
 func processes() []Fault {
 	return []Fault{
