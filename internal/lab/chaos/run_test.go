@@ -63,7 +63,9 @@ func TestShortRunIsClean(t *testing.T) {
 	if err != nil {
 		t.Errorf("verdict: got %v, want none", err)
 	}
-	if result.Faults+result.Skipped[faults.PostgresRestartFast] != 5 || result.Skipped[faults.PostgresRestartFast] == 0 {
+	// A leader that loses its term while the machine stands still has no lock session for a moment.
+	ended := result.Skipped[faults.TerminateLock]
+	if result.Faults+result.Skipped[faults.PostgresRestartFast]+ended != 5 || result.Skipped[faults.PostgresRestartFast] == 0 || ended > result.Spontaneous {
 		t.Errorf("faults: got %d and %v skipped, want 5 in all, with the restart of somebody else's server skipped", result.Faults, result.Skipped)
 	}
 	if !slices.Equal(result.Impossible, []string{faults.PostgresRestartFast}) {
