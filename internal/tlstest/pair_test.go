@@ -64,7 +64,8 @@ func newSite(t *testing.T, login stack.Login, prefix string) *site {
 	s.fleet = &rig.Fleet{Binary: binary, Dir: dir, Env: rig.Environment(os.Environ(), false,
 		"DATABASE_URL="+s.runner.url(t, name, nil), "DATABASE_PASSWORD_FILE="+s.password,
 		"ELASTIC_URL="+shared.ElasticURL(), "ELASTIC_CA_FILE="+write(t, "ca.pem", string(shared.keys.Authority.PEM())),
-		"ELASTIC_USERNAME="+login.Name, "ELASTIC_PASSWORD_FILE="+s.elastic, "ELASTIC_INDEX="+s.index, "WEFT_GROUP="+s.index)}
+		"ELASTIC_USERNAME="+login.Name, "ELASTIC_PASSWORD_FILE="+s.elastic, "ELASTIC_INDEX="+s.index, "WEFT_GROUP="+s.index,
+		"WEFT_LEADER_TRUST=20s", "WEFT_LEADER_IDLE_SESSION=25s")} // so that a machine that stands still for a moment ends no term
 	t.Cleanup(func() {
 		if err := s.fleet.Stop(); err != nil {
 			t.Error(err)
@@ -236,7 +237,7 @@ func (s *site) put(path, text string) {
 func TestPairWithLeastRights(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, shared.keys.Weft, "made-")
-	a := s.start("a")
+	s.start("a")
 	s.awaitTerm("1 a")
 	b := s.start("b")
 	s.produce(50)
@@ -268,7 +269,11 @@ func TestPairWithLeastRights(t *testing.T) {
 		t.Errorf("reclaims on record: got %d, want 1", got)
 	}
 
-	s.start("c")
+	c := s.start("c", "WEFT_LEADER_TRUST=3s", "WEFT_LEADER_IDLE_SESSION=5s")
+	if _, err := s.fleet.Output(t.Context(), "resign", "--by", "test", "--why", "test"); err != nil {
+		t.Fatal(err)
+	}
+	s.awaitTerm("4 c")
 	conn, err := pgx.Connect(t.Context(), s.runner.url(t, s.database, func(_ *url.URL, q url.Values) {
 		q.Set("password", s.runner.password)
 	}))
@@ -276,7 +281,7 @@ func TestPairWithLeastRights(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
-	application := one[string](s, "select application_name from pg_stat_activity where datname = current_database() and application_name like '%/a/lock'")
+	application := one[string](s, "select application_name from pg_stat_activity where datname = current_database() and application_name like '%/c/lock'")
 	for _, sql := range []string{
 		"set application_name = '" + strings.TrimSuffix(application, "lock") + "work'",
 		"begin", "select from weft_leader for key share",
@@ -285,22 +290,22 @@ func TestPairWithLeastRights(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := a.Signal(syscall.SIGSTOP); err != nil {
+	if _, err := c.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	s.awaitTerm("4 c")
+	s.awaitTerm("5 a")
 	testenv.Eventually(t, func() bool { // it is recorded beside the work
-		return one[int](s, "select count(*) from weft_audit where action = 'session_ended' and actor = 'c'") == 1
+		return one[int](s, "select count(*) from weft_audit where action = 'session_ended' and actor = 'a'") == 1
 	}, "the end of the session on record")
 	s.produce(50)
 	s.settled()
-	if _, err := a.Signal(syscall.SIGCONT); err != nil {
+	if _, err := c.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.Ready(t.Context()); err != nil {
+	if err := c.Ready(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if out, err := s.fleet.Output(t.Context(), "status", "--json"); err != nil || !strings.Contains(string(out), `"epoch": 4`) || !strings.Contains(string(out), `"application_name": "weft/`) {
+	if out, err := s.fleet.Output(t.Context(), "status", "--json"); err != nil || !strings.Contains(string(out), `"epoch": 5`) || !strings.Contains(string(out), `"application_name": "weft/`) {
 		t.Errorf("status: got %s, %v", out, err)
 	}
 }
