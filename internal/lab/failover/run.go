@@ -150,7 +150,7 @@ func Run(ctx context.Context, opts Options) error {
 	dir := rig.Dir{Path: opts.Dir, Program: "failover", Holds: "logs"}
 	return dir.Run(ctx, func(ctx context.Context, path string) (err error) {
 		r := &run{
-			Group: &rig.Group{}, opts: opts, random: rand.New(rand.NewPCG(opts.Seed, 1)), app: &traffic.Application{Timeout: txTimeout},
+			Group: &rig.Group{}, opts: opts, random: rand.New(rand.NewPCG(opts.Seed, 1)), app: &traffic.Application{},
 			primary: stack.Postgres, replica: stack.Replica, gone: map[history.Enqueued]bool{}, judged: map[*traffic.Application]int{},
 		}
 		defer func() { err = errors.Join(err, r.close(ctx)) }()
@@ -169,10 +169,11 @@ func Run(ctx context.Context, opts Options) error {
 
 // all plays the rounds while the application writes, and judges.
 func (r *run) all(result *Result) {
+	r.write(upsert(edited), upsert(removed))
+	r.app.Timeout = txTimeout
 	var streamed error
 	stop := rig.During(r.Ctx, func(ctx context.Context) { streamed = r.stream.Run(ctx) })
 	defer stop() // also when a round fails
-	r.write(upsert(edited), upsert(removed))
 	r.await("first events", func(ctx context.Context) error {
 		return r.Holds(ctx, `select count(*) >= $1 from search_outbox_events where status = 'done'`, warm)
 	})
