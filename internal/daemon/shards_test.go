@@ -253,7 +253,7 @@ func TestShardsWithAnIndexEach(t *testing.T) {
 func TestNoShardIsHandedToAnInstanceThatStops(t *testing.T) {
 	t.Parallel()
 	r := sharded(t)
-	env := []string{fmt.Sprintf("WEFT_SHARDS=%d", shardCount), "OUTBOX_SHUTDOWN_GRACE_SECONDS=9", "WEFT_LEADER_HEARTBEAT=2s"}
+	env := []string{fmt.Sprintf("WEFT_SHARDS=%d", shardCount), "OUTBOX_SHUTDOWN_GRACE_SECONDS=9", "WEFT_LEADER_HEARTBEAT=2s", "WEFT_ES_TIMEOUT=1m", "OUTBOX_LEASE_SECONDS=120"}
 	link, direct := newLink(t, host(t, r.elastic)), r.elastic
 	r.elastic = link.through(direct)
 	b := r.start("b", env...)
