@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	timeout = 30 * time.Second
+	timeout = time.Minute // a busy server may stand still for seconds
 	// nodeTimeout is for each of several nodes, before another one is asked.
 	nodeTimeout = 5 * time.Second
 )
