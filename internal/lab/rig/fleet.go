@@ -164,7 +164,7 @@ func (f *Fleet) Stop() error {
 }
 
 const (
-	readyTimeout = 20 * time.Second
+	readyTimeout = time.Minute // servers may stand still for seconds
 	readyPoll    = 20 * time.Millisecond
 	getTimeout   = 3 * time.Second
 	bodyLimit    = 16 << 20 // of an answer
