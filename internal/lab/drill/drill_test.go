@@ -242,3 +242,22 @@ func TestRetriedThenDone(t *testing.T) {
 		}
 	}
 }
+
+// A pause of the whole machine does not change the pace of two claimers.
+func TestPaceLeavesAStallOut(t *testing.T) {
+	t.Parallel()
+	var claims []claimEntry
+	at := evidenceTime()
+	for i := range 10 {
+		if i == 4 {
+			at = at.Add(8 * time.Second)
+		}
+		claims = append(claims, claimEntry{At: at.Add(time.Duration(i/2) * time.Second / 2), Claimed: 20})
+	}
+	if got := pace(claims); got != 80 {
+		t.Errorf("two batches of 20 each half a second: got %v events a second, want 80", got)
+	}
+	if got := pace(claims[:2]); got != 0 {
+		t.Errorf("two batches: got %v, want no pace", got)
+	}
+}
