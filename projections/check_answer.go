@@ -3,7 +3,6 @@ package projections
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -124,26 +123,19 @@ func (c *checker) documents(ctx context.Context, source *declaredSource, events 
 }
 
 // strangers tells of documents whose ids begin differently, as before index.id was changed: a comparison takes them for
-// those of another projection. It looks at one page of them, and says nothing where it cannot.
+// those of another projection. It looks at the page of those that were written first, and says nothing where it cannot.
 func (c *checker) strangers(ctx context.Context, sink *elastic.Sink) {
 	named := c.source.naming.Load()
 	if named == nil || c.shared || named.template.prefix() == "" {
 		return
 	}
-	prefix, stranger := named.template.prefix(), ""
-	_ = sink.Scan(ctx, func(page []elastic.Document) error {
-		for _, d := range page {
-			if !strings.HasPrefix(d.ID, prefix) {
-				stranger = d.ID
-				break
-			}
-		}
-		return errEnough
-	})
-	if stranger != "" {
-		c.warn("index.id", fmt.Sprintf("the index has documents whose ids do not begin with %q, as %q: searches find them, and no event changes or deletes them", prefix, stranger),
+	prefix := named.template.prefix()
+	page, next, err := sink.Scan(ctx, "")
+	for err == nil && len(page) == 0 && next != "" {
+		page, next, err = sink.Scan(ctx, next)
+	}
+	if i := slices.IndexFunc(page, func(d elastic.Document) bool { return !strings.HasPrefix(d.ID, prefix) }); i >= 0 {
+		c.warn("index.id", fmt.Sprintf("the index has documents whose ids do not begin with %q, as %q: searches find them, and no event changes or deletes them", prefix, page[i].ID),
 			"`weft rebuild "+c.declaration.Name+"` makes a new index without them, and moves the alias; or share the index in one configuration with what writes them")
 	}
 }
-
-var errEnough = errors.New("one page is enough")
