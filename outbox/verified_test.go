@@ -28,7 +28,10 @@ func TestInterruptedComparisonKeepsItsPlace(t *testing.T) {
 	}
 	key := outbox.Key{Type: "block", ID: outbox.UUID(uuid.New())}
 	v := begin()
-	save(v, outbox.Key{}, 0, false)
+	save(v, outbox.Key{}, 12, false)
+	if v = begin(); v.EntityID != "" || string(v.Report) != `{"rows": 12}` {
+		t.Errorf("interrupted before the first row: goes on from %q with %s, want 12 rows", v.EntityID, v.Report)
+	}
 	save(v, key, 10, false)
 	if v = begin(); v.EntityType != key.Type || v.EntityID != key.ID.String() || string(v.Report) != `{"rows": 10}` {
 		t.Errorf("interrupted: goes on from %s %q with %s, want %s with 10 rows", v.EntityType, v.EntityID, v.Report, key)

@@ -124,7 +124,7 @@ func (c *checker) changes(ctx context.Context, r *reading) error {
 		case !r.tables[versions]:
 			c.find("source.query", "version is not that of "+versions+", whose numbers the events have", remedy)
 		case c.older != "":
-			c.find("source.query", "version is not that of "+versions+": it is lower than that of an event of entity "+c.older, remedy)
+			c.find("source.query", "version is not that of "+versions+", or the query reads what is behind, as a materialized view: an event of entity "+c.older+" has a higher one", remedy)
 		}
 	}
 	var w watched

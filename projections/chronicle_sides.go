@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/samuelhu324-dev/weft/outbox"
+	"github.com/samuelhu324-dev/weft/projections/elastic"
 )
 
 // chronicleType is the entity type of events that weft itself writes.
@@ -97,7 +98,7 @@ func (c *Chronicle) Documents(ctx context.Context, from string) (page []Held, ne
 	var after outbox.Key
 	if from != "" {
 		if after.ID, err = outbox.ParseID(outbox.KindUUID, from); err != nil {
-			return nil, "", err
+			return nil, "", elastic.ErrOtherIndex
 		}
 	}
 	keys, err := c.page(ctx, "chronicle_entries", after, entriesPage)

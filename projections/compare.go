@@ -20,10 +20,10 @@ type Sides interface {
 	// Held returns what the destination has of the entities, in no order. Without newest it
 	// may be as old as the last refresh.
 	Held(ctx context.Context, keys []outbox.Key, newest bool) ([]Held, error)
-	// Documents returns a page of what the projection has in the destination, without content, from a place on, and the
-	// place of the page after it. The first place and the one after all pages are empty. A place outlives the process; its
-	// error is [elastic.ErrPlace] once the destination is another one. A page may be empty. It leaves out documents whose
-	// ids are hashes.
+	// Documents returns a page of what the projection has in the destination, without content, and the position of the page
+	// after it. It begins at the empty position, and has ended where the next one is empty, with an empty page; other pages
+	// may be empty, too. After an error it is called with the same position again. A position outlives the process; once it
+	// belongs to another destination the error is [elastic.ErrOtherIndex]. It leaves out documents whose ids are hashes.
 	Documents(ctx context.Context, from string) (page []Held, next string, err error)
 	// Known reports of each entity whether it has a row.
 	Known(ctx context.Context, keys []outbox.Key) ([]bool, error)

@@ -2,6 +2,7 @@ package projections
 
 import (
 	"context"
+	"strings"
 
 	"github.com/google/uuid"
 
@@ -51,6 +52,9 @@ func (s *tableSink) documents(ctx context.Context, sql string, args ...any) (out
 	return out, nil
 }
 
+// afterRow begins a position in a table, before the id of a row.
+const afterRow = "after "
+
 // Scan implements Documents.
 func (s *tableSink) Scan(ctx context.Context, from string) (page []elastic.Document, next string, err error) {
 	target, err := s.known(ctx)
@@ -59,10 +63,14 @@ func (s *tableSink) Scan(ctx context.Context, from string) (page []elastic.Docum
 	}
 	sql, args := target.first, []any{elastic.MaxPage}
 	if from != "" {
-		sql, args = target.next, append(args, from)
+		id, ok := strings.CutPrefix(from, afterRow)
+		if !ok {
+			return nil, "", elastic.ErrOtherIndex
+		}
+		sql, args = target.next, append(args, id)
 	}
 	if page, err = s.documents(ctx, sql, args...); len(page) > 0 {
-		next = page[len(page)-1].ID
+		next = afterRow + page[len(page)-1].ID
 	}
 	return page, next, err
 }

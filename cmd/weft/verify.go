@@ -27,7 +27,7 @@ import (
 
 type verifyFlags struct {
 	rate                 int
-	settle, patience     time.Duration
+	settle, wait         time.Duration
 	deep, repair, resume bool
 	signature
 }
@@ -91,7 +91,7 @@ the projections.`,
 	}
 	countFlag(cmd, &f.rate, "rate", 0, 0, "most rows and documents a second; 0 for no limit")
 	durationFlag(cmd, &f.settle, "settle", verify.DefaultSettle, time.Millisecond, "how long the events of an entity may take to settle")
-	durationFlag(cmd, &f.patience, "patience", 5*time.Minute, 0, "how long to wait for an Elasticsearch that stops answering")
+	durationFlag(cmd, &f.wait, "wait", 5*time.Minute, 0, "how long to wait for an Elasticsearch that stops answering")
 	cmd.Flags().BoolVar(&f.deep, "deep", false, "name the fields in which documents differ")
 	cmd.Flags().BoolVar(&f.repair, "repair", false, "have what differs written anew; takes --by and --why")
 	cmd.Flags().StringVar(&f.by, "by", "", "who repairs")
@@ -217,7 +217,7 @@ func (a *app) verifyOne(ctx context.Context, cfg config.Config, pool *pgxpool.Po
 	if err != nil {
 		return verify.Report{}, err
 	}
-	o := verify.Options{Sides: sides, Events: mender, Rate: f.rate, Settle: f.settle, Patience: f.patience, Fields: f.deep}
+	o := verify.Options{Sides: sides, Events: mender, Rate: f.rate, Settle: f.settle, Wait: f.wait, Fields: f.deep}
 	if f.repair {
 		o.Repair = &verify.Repair{Actor: f.by, Why: f.why}
 	}
@@ -233,7 +233,7 @@ func (a *app) verifyOne(ctx context.Context, cfg config.Config, pool *pgxpool.Po
 		defer showing.Unlock()
 		if time.Since(told) >= meterEvery {
 			told = time.Now()
-			meter.note(fmt.Sprintf("%s: %v; weft waits for it, for %s at most", p.Name(), err, f.patience))
+			meter.note(fmt.Sprintf("%s: %v; weft waits for it, for %s at most", p.Name(), err, f.wait))
 		}
 	}
 	running, end := context.WithCancel(ctx)

@@ -30,9 +30,9 @@ const (
 	fillRests    = 5 * time.Second
 	redoPage     = 500
 	verifySettle = 5 * time.Second // entities that always have an open event cost as much
-	// verifyPatience is for a server that restarts: after an error the comparison begins anew.
-	verifyPatience = 30 * time.Second
-	askedEvery     = time.Second
+	// verifyWait is for a server that restarts: after an error the comparison begins anew.
+	verifyWait = 30 * time.Second
+	askedEvery = time.Second
 )
 
 // pace is for how many rows the next request is. It is safe for concurrent use.
@@ -303,7 +303,7 @@ func (r *rebuilder) verify(ctx context.Context) error {
 	}
 	var looked time.Time
 	report, err := verify.Run(ctx, verify.Options{
-		Sides: r.target, Events: rebuildEvents{mender, r}, Settle: verifySettle, Patience: verifyPatience, Repair: &verify.Repair{Actor: r.d.cfg.Instance, Why: "rebuild"},
+		Sides: r.target, Events: rebuildEvents{mender, r}, Settle: verifySettle, Wait: verifyWait, Repair: &verify.Repair{Actor: r.d.cfg.Instance, Why: "rebuild"},
 		Rest: func(ctx context.Context) error {
 			if time.Since(looked) > askedEvery {
 				looked = time.Now()

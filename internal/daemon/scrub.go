@@ -187,6 +187,9 @@ func (s *scrubber) options(ctx context.Context, mender *outbox.Mender) (o verify
 // count brings the metrics up to a report, and names what differs.
 func (s *scrubber) count(r verify.Report) {
 	for result, n := range r.Counts() {
+		if n < s.told[result] { // it has begun anew
+			s.told[result] = 0
+		}
 		if more := n - s.told[result]; more > 0 {
 			s.d.scrubbed.documents.WithLabelValues(s.projector.proj.Name(), result).Add(float64(more))
 			s.told[result] = n

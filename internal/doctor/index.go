@@ -127,7 +127,7 @@ func (e *examination) pipelines(ctx context.Context, s *server, index string, na
 		err := s.ask(ctx, http.MethodPost, "/_ingest/pipeline/"+url.PathEscape(name)+"/_simulate", []byte(`{"docs":[{"_index":"weft","_id":"weft","_routing":"weft","_version":5,"_source":{}}]}`), &tried)
 		if changed := tried.changed(); len(changed) > 0 {
 			e.add("elastic.pipeline", Error, index, fmt.Sprintf("the ingest pipeline %q sets %s of the documents: they get lost, or stay where nobody looks for them", name, strings.Join(changed, ", ")),
-				"take that from the pipeline; then `weft verify --repair`")
+				"remove that from the pipeline; then `weft verify --repair`")
 		}
 		if refusal, ok := errors.AsType[*refused](err); ok && refusal.status == http.StatusBadRequest && strings.Contains(refusal.text, "pipeline ["+name+"] does not exist") {
 			e.add("elastic.pipeline", Error, index, fmt.Sprintf("documents are to pass the ingest pipeline %q, and there is none of that name: no document is written", name),

@@ -179,7 +179,7 @@ func TestPipelinesThatSetMetadataAreFound(t *testing.T) {
 			if c.sets == "" && len(found) > 0 || len(found) > 1 {
 				t.Errorf("got %+v, want nothing else", found)
 			} else if c.sets != "" {
-				wantFinding(t, found, want{"elastic.pipeline", Error, "idx-v1", c.sets, "take that from the pipeline"})
+				wantFinding(t, found, want{"elastic.pipeline", Error, "idx-v1", c.sets, "remove that from the pipeline"})
 			}
 		})
 	}

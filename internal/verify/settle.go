@@ -24,7 +24,7 @@ type suspect struct {
 	key   outbox.Key
 	row   bool // it had one
 	page  *pageMark
-	until time.Time // it is unsettled then; monotonic
+	until time.Time // it is unsettled then, by v.now
 	kind  Kind      // for which an event was written
 }
 
@@ -63,7 +63,7 @@ func (v *verifier) settle(ctx context.Context, found <-chan looked) (matched int
 			mark := &pageMark{last: l.last, at: l.at, open: len(l.suspects), found: l.found}
 			pages = append(pages, mark)
 			for _, k := range l.suspects {
-				waiting = append(waiting, suspect{key: k, row: l.found.Rows > 0, page: mark, until: time.Now().Add(v.Settle)})
+				waiting = append(waiting, suspect{key: k, row: l.found.Rows > 0, page: mark, until: v.now().Add(v.Settle)})
 			}
 		case <-tick.C:
 			var still []suspect
@@ -73,12 +73,10 @@ func (v *verifier) settle(ctx context.Context, found <-chan looked) (matched int
 					if broken != nil {
 						return nil
 					}
-					sight, waited, err := v.look(ctx, batch[from:to])
+					sight, err := v.look(ctx, batch[from:to])
 					if err != nil {
 						return err
 					}
-					later(waiting, waited)
-					later(still, waited)
 					left, right, err := v.again(ctx, batch[from:to], sight)
 					still, matched, broken = append(still, left...), matched+right, err
 					return nil
@@ -106,29 +104,21 @@ func (v *verifier) settle(ctx context.Context, found <-chan looked) (matched int
 	return matched, nil
 }
 
-// later gives suspects more time by that in which the destination did not answer: the pipeline could not write either.
-func later(suspects []suspect, by time.Duration) {
-	for i := range suspects {
-		suspects[i].until = suspects[i].until.Add(by)
-	}
-}
-
 // again tells suspects by what a look has seen of them. It returns those that it could not tell yet, and
 // how many documents turned out to be right.
 func (v *verifier) again(ctx context.Context, batch []suspect, sight []sight) (still []suspect, right int64, err error) {
 	var orders []outbox.Order
 	var mending []suspect
 	for i, s := range batch {
-		found := &s.page.found
-		switch at := sight[i]; {
+		found, at := &s.page.found, sight[i]
+		switch {
 		case at.failed:
 			found.Failed++
-			s.page.open--
-		case !at.settled && time.Now().After(s.until):
+		case !at.settled && v.now().After(s.until):
 			found.Unsettled++
-			s.page.open--
 		case !at.settled:
 			still = append(still, s)
+			continue
 		case at.kind == Equal:
 			if s.kind != "" {
 				found.Repaired++
@@ -138,17 +128,18 @@ func (v *verifier) again(ctx context.Context, batch []suspect, sight []sight) (s
 			if at.here != nil {
 				right++
 			}
-			s.page.open--
 		case s.kind != "": // the repair did not help
-			s.page.open--
 		default:
 			found.add(v.example(s.key, at))
-			if v.Repair == nil || v.remedy(at) != "" {
-				s.page.open--
+			if v.Repair != nil && v.remedy(at) == "" {
+				s.kind, s.until = at.kind, v.now().Add(v.Settle)
+				mending, orders = append(mending, s), append(orders, order(s.key, at))
 				continue
 			}
-			s.kind, s.until = at.kind, time.Now().Add(v.Settle)
-			mending, orders = append(mending, s), append(orders, order(s.key, at))
+		}
+		s.page.open--
+		if at.here != nil {
+			found.Documents++
 		}
 	}
 	if len(orders) > 0 {
@@ -171,39 +162,41 @@ type sight struct {
 // look reads each row, then what is open of it, then the newest state of its document, and
 // then the row again. With nothing open after the first reading and the same row at the
 // second, the document is the one that the pipeline has left.
-func (v *verifier) look(ctx context.Context, batch []suspect) (out []sight, waited time.Duration, err error) {
+func (v *verifier) look(ctx context.Context, batch []suspect) ([]sight, error) {
 	keys := make([]outbox.Key, len(batch))
 	for i := range batch {
 		keys[i] = batch[i].key
 	}
 	row := func(i int) bool { return batch[i].row }
+	silent := v.silent.lasted()
 	first, err := v.wanted(ctx, keys, row)
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
 	standing, err := v.Events.Standing(ctx, keys)
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
-	held, waited, err := v.held(ctx, keys, true)
+	held, err := v.held(ctx, keys, true)
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
 	second, err := v.wanted(ctx, keys, row)
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
+	quiet := v.silent.lasted() == silent // events may have come and gone while the destination was waited for
 	of := group(held)
-	out = make([]sight, len(batch))
+	out := make([]sight, len(batch))
 	for i, k := range keys {
 		s := &out[i]
 		s.failed = standing[i].Failed && !standing[i].Open
-		s.settled = !standing[i].Open && first[i].Found == second[i].Found && first[i].Version == second[i].Version &&
+		s.settled = quiet && !standing[i].Open && first[i].Found == second[i].Found && first[i].Version == second[i].Version &&
 			(first[i].Version > 0 || sameJSON(first[i].Document, second[i].Document))
 		s.wanted = second[i]
 		s.here = of[k]
 		s.kind = judge(s.wanted, s.here, v.byVersion)
 		s.failed = s.failed || s.settled && s.wanted.Problem != "" && batch[i].row
 	}
-	return out, waited, nil
+	return out, nil
 }

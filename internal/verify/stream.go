@@ -95,7 +95,7 @@ func (v *verifier) page(ctx context.Context, keys []outbox.Key) (l looked, bytes
 		l.suspects = append(l.suspects, part.suspects...)
 		return nil
 	})
-	l.found.Rows, l.found.Equal = l.seen, l.seen-int64(len(l.suspects))
+	l.found.Rows, l.found.Equal, l.found.Documents = l.seen, l.seen-int64(len(l.suspects)), l.matched
 	return l, bytes, err
 }
 
@@ -138,7 +138,7 @@ func (v *verifier) part(ctx context.Context, keys []outbox.Key) (l looked, bytes
 		return err
 	})
 	g.Go(func() (err error) {
-		held, _, err = v.held(ctx, keys, false)
+		held, err = v.held(ctx, keys, false)
 		return err
 	})
 	if err := g.Wait(); err != nil {
@@ -209,7 +209,7 @@ func (v *verifier) documents(ctx context.Context, out chan<- looked) error {
 		defer close(pages)
 		for at := v.report.At; ; {
 			var p page
-			_, err := v.patiently(ctx, 1, func() (err error) {
+			err := v.await(ctx, 1, func() (err error) {
 				p.held, p.next, err = v.Sides.Documents(ctx, at)
 				return err
 			})
@@ -243,11 +243,12 @@ func (v *verifier) documents(ctx context.Context, out chan<- looked) error {
 
 // rowless finds those of a page of documents that have no row.
 func (v *verifier) rowless(ctx context.Context, held []projections.Held) (looked, error) {
-	l := looked{seen: int64(len(held)), found: Report{Documents: int64(len(held))}}
+	l := looked{seen: int64(len(held))}
 	keys := make([]outbox.Key, 0, len(held))
 	for _, h := range held {
 		switch {
 		case h.Key.ID.IsZero(), h.Stray != "":
+			l.found.Documents++
 			l.found.add(stranger(h))
 		default:
 			keys = append(keys, h.Key)

@@ -43,10 +43,10 @@ type Options struct {
 	Before Report        // what that run has found, and how far among the documents; the report of this one adds to it
 	Rate   int           // most rows and documents a second; 0 for no limit
 	Settle time.Duration // how long a suspect may take to settle, and a repair again; 0 for DefaultSettle
-	// Patience is how long a destination that does not answer a read is waited for, and its servers while they have no
-	// room. 0 ends the run at once.
-	Patience time.Duration
-	// Waiting, if any, is told each time what a read has met that is made again. It may be called from several goroutines.
+	// Wait is how long each read is repeated while the destination does not answer, or answers 429 or 5xx. 0 ends the
+	// run at the first such error.
+	Wait time.Duration
+	// Waiting, if any, is called with the error of each try that is repeated, from several goroutines.
 	Waiting func(error)
 	Fields  bool    // name the fields that differ in corrupt documents
 	Repair  *Repair // nil to change nothing
@@ -79,7 +79,7 @@ type Repair struct{ Actor, Why string }
 type Report struct {
 	Projection string `json:"projection"`
 	Rows       int64  `json:"rows"`      // looked at
-	Documents  int64  `json:"documents"` // looked at, or counted where each is known to have a row
+	Documents  int64  `json:"documents"` // of the rows looked at, and those without a row
 	Equal      int64  `json:"equal"`     // rows that do not differ, failed, unsettled and repaired ones left out
 	Missing    int64  `json:"missing"`
 	Extra      int64  `json:"extra"`
@@ -93,7 +93,7 @@ type Report struct {
 	Unsettled  int64  `json:"unsettled"`         // entities whose events did not settle in time
 	DurationMS int64  `json:"duration_ms"`       // of the runs before, too
 
-	At string `json:"at,omitempty"` // all documents before this place are told, and all rows; empty before, and at the end
+	At string `json:"at,omitempty"` // all documents before this position are told, and all rows; empty before, and at the end
 
 	VersionsOnly string    `json:"versions_only,omitempty"` // why contents were not compared; empty when they were
 	Beside       []Beside  `json:"beside,omitempty"`        // the caller's to fill in: Run does not
@@ -210,7 +210,7 @@ func (r *Report) include(page *Report) {
 // Run compares both sides and waits until every suspect is told. Differences are no error. When it
 // returns an error, also at the end of ctx, the report is as far as it came: a later run can continue
 // from it with From and Before, and counts nothing twice. Where the destination has become another one, as after a
-// rebuild, the comparison begins anew.
+// rebuild, the comparison begins anew, once.
 func Run(ctx context.Context, o Options) (Report, error) {
 	if o.Settle == 0 {
 		o.Settle = DefaultSettle
@@ -219,7 +219,7 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	v := &verifier{Options: o, report: o.Before}
 	v.report.Projection, v.report.Last = o.Sides.Name(), o.From
 	err := v.run(ctx)
-	for errors.Is(err, elastic.ErrPlace) {
+	if errors.Is(err, elastic.ErrOtherIndex) {
 		v.From, v.Before, v.report = outbox.Key{}, Report{}, Report{Projection: o.Sides.Name()}
 		err = v.run(ctx)
 	}
@@ -237,6 +237,7 @@ type verifier struct {
 	byVersion bool
 	due       time.Time  // when what was asked of room so far may be looked at
 	few       sync.Mutex // held where a few items at a time are looked at
+	silent    silence
 }
 
 // looked is what one page of rows or of documents has shown.
@@ -263,7 +264,7 @@ func (v *verifier) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	v.report.Total = max(rows-v.Before.Rows, 0) + max(documents-v.Before.Documents, 0)
+	v.report.Total = max(rows-v.Before.Rows, 0) + documents
 
 	if v.report.At == "" {
 		matched, err := v.phase(ctx, v.rows)
@@ -272,8 +273,7 @@ func (v *verifier) run(ctx context.Context) error {
 		}
 		// Nothing has written to the index since it was counted, and each document has a row.
 		if after, err := v.Sides.State(ctx); err == nil && after == before && matched == documents && v.From.ID.IsZero() {
-			v.report.Seen, v.report.Documents = v.report.Total, documents
-			v.report.Last = outbox.Key{}
+			v.report.Seen, v.report.Last = v.report.Total, outbox.Key{}
 			return nil
 		}
 	}

@@ -159,9 +159,9 @@ type Sink struct {
 		kind nameKind
 		seen time.Time // monotonic
 
-		ids   map[string]string // of each index, as the last look has found it
-		left  map[string]bool   // ids in whose place a look has found another
-		mixed time.Time         // when a look last found one of those again
+		ids   map[string]string    // of each index, as the last look has found it
+		left  map[string]time.Time // when a look has found another in the place of an id
+		mixed time.Time            // when a look last found one of those again
 	}
 
 	payloads FreeList[payload]

@@ -21,7 +21,7 @@ import (
 // Place is what the configured name leads to.
 type Place struct {
 	Index  string   // that takes the writes
-	UUID   string   // of that index: another one of its name has another
+	UUID   string   // of that index: another one of its name has another, and so has one that was restored
 	Plain  bool     // it has the name itself
 	Beside []string // to which it leads as well: searches find their documents
 	Routed bool     // it takes no document without a routing
@@ -46,7 +46,7 @@ func (s *Sink) Place(ctx context.Context) (Place, error) {
 	t, err := s.resolve(answer)
 	beside := slices.DeleteFunc(t.names, func(name string) bool { return name == t.index })
 	part := t.info.Aliases[s.cfg.Index].Filter != nil
-	uuid := t.info.Settings.Index.UUID
+	uuid := t.info.Settings.Index.UUID + t.info.Settings.Index.History.UUID
 	if err == nil && len(beside) == 0 && !part {
 		s.alone.Store(&sole{time.Now(), uuid})
 	} else {

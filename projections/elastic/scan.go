@@ -11,69 +11,78 @@ import (
 	"github.com/elastic/go-elasticsearch/v8/esapi"
 )
 
-// ErrPlace means that the place of a scan is one of an index to which the name leads no more.
-var ErrPlace = errors.New("the index is another one than before")
+// ErrOtherIndex means that a scan cannot go on: the name leads to another index than before, or the index was restored.
+var ErrOtherIndex = errors.New("the index is another one than when its documents were first read; where nobody has changed it, see with `weft doctor` whether ELASTIC_URL leads to two clusters")
 
-// place is how far a scan has come in an index, in the order of _seq_no: a shard numbers its writes, and a document has
+// position is how far a scan has come in an index, in the order of _seq_no: a shard numbers its writes, and a document has
 // the number of its last one.
-type place struct {
-	uuid      string // of the index
+type position struct {
+	index     string // its uuid
 	next, end int64  // the numbers that are left, without end
 	width     int64  // how many of them one page takes
 }
 
-const placeForm = "%d-%d/%d of %s"
+const positionForm = "%d-%d/%d of %s"
 
-func (p place) String() string { return fmt.Sprintf(placeForm, p.next, p.end, p.width, p.uuid) }
+func (p position) String() string {
+	return fmt.Sprintf(positionForm, p.next, p.end, p.width, p.index)
+}
 
-func parsePlace(text string) (p place, err error) {
-	if _, err := fmt.Sscanf(text, placeForm, &p.next, &p.end, &p.width, &p.uuid); err != nil || p.width < 1 {
-		return p, fmt.Errorf("%q is no place of a scan", text)
+func parsePosition(text string) (p position, err error) {
+	if _, err := fmt.Sscanf(text, positionForm, &p.next, &p.end, &p.width, &p.index); err != nil || p.width < 1 {
+		return p, fmt.Errorf("%w: %q", ErrOtherIndex, text)
 	}
 	return p, nil
 }
 
-// Scan returns a page of documents, without their content, and the place of the page after it. A scan begins at the empty
-// place and has ended where there is no next one; a place is good for as long as the index, also after a restart of either
-// side, and for another one the error is [ErrPlace]. Each document comes once, except that one which is written after the begin
-// of the scan may be on no page. A page may be empty, and has [MaxPage] documents at most.
+// Scan returns a page of documents, without their content, and the position of the page after it: [MaxPage] of them at most,
+// or none. A scan begins at the empty position, and has ended where the next one is empty, with an empty page. After an error
+// the same page may be read again. A position is good in other processes as well, for as long as the name leads to the
+// index; some seconds later the error is [ErrOtherIndex]. Each document comes once, but for those written after the scan
+// began, which may not come.
 func (s *Sink) Scan(ctx context.Context, from string) (page []Document, next string, err error) {
-	index, uuid, err := s.read(ctx)
+	name, index, err := s.read(ctx)
 	if err != nil {
 		return nil, "", err
 	}
-	at := place{uuid: uuid, width: MaxPage}
+	at := position{index: index, width: MaxPage}
 	if from == "" {
-		at.end, err = s.lastWrite(ctx, index)
-	} else if at, err = parsePlace(from); err == nil && at.uuid != uuid {
-		err = ErrPlace
+		at.end, err = s.lastWrite(ctx, name)
+	} else {
+		at, err = parsePosition(from)
 	}
-	if err != nil || at.next >= at.end {
+	switch {
+	case err != nil:
 		return nil, "", err
+	case at.index != index:
+		return nil, "", ErrOtherIndex
+	case at.next >= at.end:
+		return nil, "", nil
 	}
+	var refused error
 	for size := MaxPage + 1; ; {
 		to := at.end
 		if at.width < at.end-at.next {
 			to = at.next + at.width
 		}
 		query := fmt.Sprintf(`{"version":true,"_source":false,"track_total_hits":false,"sort":["_doc"],"size":%d,"query":{"range":{"_seq_no":{"gte":%d,"lt":%d}}}}`, size, at.next, to)
-		page, _, err = s.hits(ctx, s.maxAnswer, []byte(query), index)
-		tooLarge := errors.Is(err, ErrTooLarge) && size > 1
+		page, _, err = s.hits(ctx, s.maxAnswer, []byte(query), name)
 		switch {
-		case tooLarge:
-			size /= 2
+		case errors.Is(err, ErrTooLarge) && size > 1:
+			size, refused = size/2, err
 		case err != nil:
 			return nil, "", err
+		case len(page) == size && at.width > 1: // there may be more
+			at.width /= 2
+		case len(page) == size: // each shard has one
+			return nil, "", refused
+		default:
+			at.next = to
+			if len(page) < size/2 && at.width < math.MaxInt64/2 { // many were written again since, with a higher number
+				at.width *= 2
+			}
+			return page, at.String(), nil
 		}
-		if tooLarge || len(page) == size && at.width > 1 { // there may be more
-			at.width = max(at.width/2, 1)
-			continue
-		}
-		at.next = to
-		if len(page) < MaxPage/2 && at.width < math.MaxInt64/2 { // many were written again since, with a higher number
-			at.width *= 2
-		}
-		return page, at.String(), nil
 	}
 }
 

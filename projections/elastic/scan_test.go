@@ -3,6 +3,7 @@ package elastic
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -104,11 +105,11 @@ func TestRealPlaceOfAnotherIndex(t *testing.T) {
 	es(t, "DELETE", "/"+index+"-v1", "")
 	create()
 	later, _ := newSink(t, Config{URLs: []string{testenv.ElasticURL(t)}, Index: index})
-	if _, _, err := later.Scan(t.Context(), place); !errors.Is(err, ErrPlace) {
-		t.Errorf("got %v, want %v", err, ErrPlace)
+	if _, _, err := later.Scan(t.Context(), place); !errors.Is(err, ErrOtherIndex) {
+		t.Errorf("got %v, want %v", err, ErrOtherIndex)
 	}
 	for _, bad := range []string{"x", "1-2/0 of u", "1-2/3 of", "a-b/c of d"} {
-		if _, _, err := later.Scan(t.Context(), bad); err == nil || !strings.Contains(err.Error(), "is no place of a scan") {
+		if _, _, err := later.Scan(t.Context(), bad); !errors.Is(err, ErrOtherIndex) || !strings.Contains(err.Error(), strconv.Quote(bad)) {
 			t.Errorf("%q: got %v", bad, err)
 		}
 	}

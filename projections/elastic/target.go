@@ -48,7 +48,10 @@ type indexInfo struct {
 	} `json:"mappings"`
 	Settings struct {
 		Index struct {
-			UUID      string            `json:"uuid"`
+			UUID    string `json:"uuid"`
+			History struct {
+				UUID string `json:"uuid"` // of what was restored into an index that there was
+			} `json:"history"`
 			GCDeletes string            `json:"gc_deletes"`
 			Blocks    map[string]string `json:"blocks"`
 			Closed    string            `json:"verified_before_close"` // gone when it is opened
@@ -146,20 +149,25 @@ var ErrClusters = errors.New("several clusters answer")
 // mixedFor is how long nothing is written after a look that tells of two clusters: not every look meets the other one.
 const mixedFor = time.Minute
 
+// turnsWithin is the longest time between two answers of a cluster that answers in turns with another: a failover to
+// another cluster and back takes longer.
+const turnsWithin = 10 * time.Minute
+
 // oneCluster returns an error where an index has an id again in whose place another had been: an index that was made anew never
 // has its old one, so two clusters answer in turns, and each would get a part of the documents.
 func (s *Sink) oneCluster(t target) error {
 	s.target.Lock()
 	defer s.target.Unlock()
 	if s.target.ids == nil {
-		s.target.ids, s.target.left = map[string]string{}, map[string]bool{}
+		s.target.ids, s.target.left = map[string]string{}, map[string]time.Time{}
 	}
 	id := t.info.Settings.Index.UUID
 	if last := s.target.ids[t.index]; last != id && id != "" {
-		if s.target.left[id] {
+		if left, ok := s.target.left[id]; ok && time.Since(left) < turnsWithin {
 			s.target.mixed = time.Now()
 		}
-		s.target.ids[t.index], s.target.left[last] = id, last != ""
+		s.target.ids[t.index] = id
+		s.target.left[last] = time.Now()
 	}
 	if s.target.mixed.IsZero() || time.Since(s.target.mixed) > mixedFor {
 		return nil
@@ -174,7 +182,7 @@ func (s *Sink) lookup() esapi.IndicesGetRequest {
 	return esapi.IndicesGetRequest{
 		Instrument: s.client.InstrumentationEnabled(),
 		Index:      []string{s.cfg.Index},
-		FilterPath: []string{"*.aliases", "*.mappings._meta", "*.mappings._routing", "*.settings.index.uuid", "*.settings.index.gc_deletes", "*.settings.index.blocks",
+		FilterPath: []string{"*.aliases", "*.mappings._meta", "*.mappings._routing", "*.settings.index.uuid", "*.settings.index.history", "*.settings.index.gc_deletes", "*.settings.index.blocks",
 			"*.settings.index.verified_before_close", "error"},
 	}
 }

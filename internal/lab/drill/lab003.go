@@ -116,7 +116,9 @@ func (r *run) claimPhase(phase, clause string, book *ledger) *skipPhase {
 func pace(claims []claimEntry) float64 {
 	var rates []float64
 	for i := range max(0, len(claims)-2) {
-		rates = append(rates, float64(claims[i].Claimed+claims[i+1].Claimed)/claims[i+2].At.Sub(claims[i].At).Seconds())
+		if took := claims[i+2].At.Sub(claims[i].At).Seconds(); took > 0 {
+			rates = append(rates, float64(claims[i].Claimed+claims[i+1].Claimed)/took)
+		}
 	}
 	slices.Sort(rates)
 	if len(rates) == 0 {

@@ -66,25 +66,25 @@ func (open) Unnumbered(_ context.Context, keys []outbox.Key) ([]bool, error) {
 func TestDestinationIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		away, patience time.Duration
-		ends           bool
+		away, wait time.Duration
+		ends       bool
 	}{
-		"Back":       {away: 4 * time.Minute, patience: 5 * time.Minute, ends: true},
-		"TooLong":    {away: 6 * time.Minute, patience: 5 * time.Minute},
-		"NoPatience": {away: time.Second},
+		"Back":    {away: 4 * time.Minute, wait: 5 * time.Minute, ends: true},
+		"TooLong": {away: 6 * time.Minute, wait: 5 * time.Minute},
+		"NoWait":  {away: time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				began, told := time.Now(), 0
 				a := &away{back: began.Add(c.away), key: outbox.Key{Type: "t", ID: outbox.Text("1")}}
-				report, err := Run(t.Context(), Options{Sides: a, Events: open{away: a}, Patience: c.patience, Waiting: func(error) { told++ }})
+				report, err := Run(t.Context(), Options{Sides: a, Events: open{away: a}, Wait: c.wait, Waiting: func(error) { told++ }})
 				_, unanswered := errors.AsType[*elastic.UnansweredError](err)
 				switch {
 				case c.ends && (err != nil || report.Missing != 1 || report.Unsettled != 0 || told == 0):
 					t.Errorf("got %+v, %v, want one missing document; told of %d tries", report, err, told)
-				case !c.ends && (!unanswered || time.Since(began) > c.patience+time.Second):
-					t.Errorf("got %v after %s, want that nothing answers, after %s", err, time.Since(began), c.patience)
+				case !c.ends && (!unanswered || time.Since(began) > c.wait+time.Second):
+					t.Errorf("got %v after %s, want that nothing answers, after %s", err, time.Since(began), c.wait)
 				}
 			})
 		})
