@@ -107,7 +107,7 @@ func diagnose(err error) (int, string) {
 // ownCode returns the exit code of an error of ours that says all there is to say; exitOK for others.
 func ownCode(err error) int {
 	switch {
-	case errors.Is(err, elastic.ErrWindow): // which is an ErrTooLarge
+	case errors.Is(err, elastic.ErrWindow), errors.Is(err, elastic.ErrOtherIndex): // the first is an ErrTooLarge
 		return exitTryAgain
 	case errors.Is(err, elastic.ErrTooLarge), errors.Is(err, elastic.ErrUnreadable):
 		return exitUnavailable

@@ -98,6 +98,7 @@ func TestExitCodes(t *testing.T) {
 		{leader.ErrReadOnly, 75},
 		{leader.ErrNotMigrated, 75},
 		{&migrations.BehindError{Have: 1, Want: 3}, 75},
+		{elastic.ErrOtherIndex, 75},
 		{&migrations.LockError{What: "x"}, 75},
 		{pg("28P01"), 77},
 		{pg("42501"), 77},
