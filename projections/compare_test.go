@@ -2,6 +2,7 @@ package projections
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/samuelhu324-dev/weft/migrations"
 	"github.com/samuelhu324-dev/weft/outbox"
+	"github.com/samuelhu324-dev/weft/projections/elastic"
 )
 
 // Elasticsearch takes no empty id: the row of such a key has a problem, and all others are compared.
@@ -156,6 +158,47 @@ func TestRowWithoutAKeyIsNoEntity(t *testing.T) {
 }
 
 // A page of a destination or of the chronicle costs the same however many rows are before it.
+// The rows of a table, and those of a chronicle, are read from a position on, which one of an index is not.
+func TestDocumentsOfTables(t *testing.T) {
+	t.Parallel()
+	b := cardShop(t)
+	b.exec(`insert into shop.product_card values (1, 1, 'a', 1, null), (2, 1, 'b', 1, null)`)
+	c, kept := b.chronicle(1), b.happened("book_created", `{}`)
+	b.project(c, event(outbox.Upsert, kept, 1))
+	table := b.declared(cards(), nil).sink
+	for name, read := range map[string]func(from string) (ids []string, next string, err error){
+		"Table": func(from string) (ids []string, next string, err error) {
+			page, next, err := table.Scan(t.Context(), from)
+			for _, d := range page {
+				ids = append(ids, d.ID)
+			}
+			return ids, next, err
+		},
+		"Chronicle": func(from string) (ids []string, next string, err error) {
+			page, next, err := c.Documents(t.Context(), from)
+			for _, h := range page {
+				ids = append(ids, h.ID)
+			}
+			return ids, next, err
+		},
+	} {
+		want := []string{"1", "2"}
+		if name == "Chronicle" {
+			want = []string{kept.ID.String()}
+		}
+		ids, next, err := read("")
+		if err != nil || !slices.Equal(ids, want) {
+			t.Errorf("%s: got %v, %v, want %v", name, ids, err, want)
+		}
+		if ids, end, err := read(next); len(ids) > 0 || end != "" || err != nil {
+			t.Errorf("%s, from %q: got %v, %q, %v", name, next, ids, end, err)
+		}
+		if _, _, err := read("0-60/20 of an index"); !errors.Is(err, elastic.ErrOtherIndex) {
+			t.Errorf("%s, a position of an index: got %v, want %v", name, err, elastic.ErrOtherIndex)
+		}
+	}
+}
+
 func TestPagesBeginInTheIndex(t *testing.T) {
 	t.Parallel()
 	b := cardShop(t)

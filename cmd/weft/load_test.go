@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -129,22 +128,15 @@ func (s *shop) lossy() string {
 func TestStopDuringTheCheckIsNoFinding(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
-	target, err := url.Parse(testenv.ElasticURL(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	to, checking := httputil.NewSingleHostReverseProxy(target), make(chan struct{}, 100)
-	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		if strings.Contains(req.URL.Path, "_simulate") {
-			_, _ = io.Copy(io.Discard, req.Body) // only then does the server see that the other side has gone
+	checking := make(chan struct{}, 100)
+	r := start(t, runDaemon, s.front(func(_ http.ResponseWriter, req *http.Request, _ string) bool {
+		held := strings.Contains(req.URL.Path, "_simulate")
+		if held {
 			checking <- struct{}{}
 			<-req.Context().Done()
-			return
 		}
-		to.ServeHTTP(w, req)
-	}))
-	t.Cleanup(front.Close)
-	r := start(t, runDaemon, append(s.env, "ELASTIC_URL="+front.URL)...)
+		return held
+	})...)
 	<-checking
 	r.signals <- syscall.SIGTERM
 	if code := <-r.code; code != 0 || strings.Contains(r.errOut.String(), "projection.finding") {

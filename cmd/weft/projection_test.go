@@ -1,13 +1,17 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -40,6 +44,28 @@ type shop struct {
 	index string
 	env   []string
 	file  string
+}
+
+// front returns the environment of a shop whose requests to Elasticsearch pass through before, unless it answers them itself.
+func (s *shop) front(before func(w http.ResponseWriter, r *http.Request, body string) (answered bool)) []string {
+	s.t.Helper()
+	target, err := url.Parse(testenv.ElasticURL(s.t))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	to := httputil.NewSingleHostReverseProxy(target)
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		if !before(w, r, string(body)) {
+			to.ServeHTTP(w, r)
+		}
+	}))
+	s.t.Cleanup(front.Close)
+	return append(slices.Clone(s.env), "ELASTIC_URL="+front.URL)
 }
 
 func newShop(t *testing.T) *shop {

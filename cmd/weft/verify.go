@@ -60,8 +60,8 @@ waits until they are settled and the documents are right. Who did it and why is 
 Documents ahead of their rows are overtaken where weft outbox create has made the outbox;
 elsewhere the command says what to do. Run a repair as the owner of the outbox.
 
-An Elasticsearch that stops answering is waited for. An interrupted comparison goes on with
---resume.
+The command waits for an Elasticsearch that stops answering. An interrupted comparison goes on
+with --resume.
 
 An alias that leads to other indexes, too, is named: searches find their documents.
 

@@ -6,9 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
-	"net/http/httputil"
-	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -490,21 +487,13 @@ func TestVerifyUnderLoadReportsNothing(t *testing.T) {
 func TestVerifyTellsWhatItCannot(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
-	target, err := url.Parse(testenv.ElasticURL(t))
-	if err != nil {
-		t.Fatal(err)
-	}
 	var down atomic.Bool // for the leader alone
-	to := httputil.NewSingleHostReverseProxy(target)
-	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+	stop := start(t, runDaemon, s.front(func(w http.ResponseWriter, _ *http.Request, _ string) bool {
 		if down.Load() {
 			w.WriteHeader(http.StatusServiceUnavailable)
-			return
 		}
-		to.ServeHTTP(w, req)
-	}))
-	t.Cleanup(front.Close)
-	stop := start(t, runDaemon, append(slices.Clone(s.env), "ELASTIC_URL="+front.URL)...)
+		return down.Load()
+	})...)
 	if r := weft(t, s.env, "load", "products"); r.code != 0 {
 		t.Fatalf("load: %+v", r)
 	}

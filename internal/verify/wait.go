@@ -33,7 +33,7 @@ func (v *verifier) await(ctx context.Context, n int, read func() error) error {
 	pause.MaxInterval = longestPause
 	_, err := backoff.Retry(ctx, func() (struct{}, error) {
 		err := read()
-		if unanswered := new(elastic.UnansweredError); err != nil && (v.Wait == 0 || fewer(err, n) || !errors.As(err, &unanswered)) {
+		if _, unanswered := errors.AsType[*elastic.UnansweredError](err); err != nil && (v.Wait == 0 || !unanswered || fewer(err, n)) {
 			err = backoff.Permanent(err)
 		}
 		return struct{}{}, err
