@@ -18,11 +18,33 @@ const (
 select coalesce(nullif(owner, ''), 'unknown'), count(*)
 from (select owner from %s where status = 'processing' and epoch is null limit 1000) p group by 1 order by 2 desc, 1 limit 1`
 
-	// occupant is the last leader of another group that works on a table, and whether a heartbeat of it came lately.
-	occupant = `
-select l.group_name, l.instance, l.renewed_at > clock_timestamp() - interval '15 s' from weft_progress p join weft_leader l using (group_name)
-where p.table_name = $1 and p.group_name <> $2 and p.epoch = l.epoch and l.released_at is null`
+	// working is the group, any but $2, whose leader was the last to work on a table; its leader, empty where that term is over;
+	// and whether a heartbeat of it came lately.
+	working = `
+select p.group_name, coalesce(l.instance, ''), coalesce(l.renewed_at > clock_timestamp() - interval '15 s', false)
+from weft_progress p left join weft_leader l on l.group_name = p.group_name and l.epoch = p.epoch and l.released_at is null
+where p.table_name = $1 and p.group_name <> $2`
 )
+
+// occupant is who works on an outbox table, or was the last to do so.
+type occupant struct {
+	group, instance string
+	lives           bool // its term runs
+}
+
+// occupant returns who works on a table, of any group but one; nothing where there was nobody yet.
+func (e *examination) occupant(ctx context.Context, table, but string) (o occupant, err error) {
+	err = e.Pool.QueryRow(ctx, working, table, but).Scan(&o.group, &o.instance, &o.lives)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return occupant{}, nil
+	}
+	if err == nil && o.instance != "" && !o.lives { // its heartbeats may be rarer
+		var st leader.State
+		st, err = leader.ReadState(ctx, e.Pool, o.group)
+		o.lives = st.Led()
+	}
+	return o, err
+}
 
 // twins names the processes that run under the name of another one.
 func (e *examination) twins(ctx context.Context) error {
@@ -56,27 +78,22 @@ func (e *examination) rivals(ctx context.Context) error {
 			e.add("schema.outbox", Error, table, "the table of "+name+" "+shape.Why, shape.Remedy)
 			continue
 		}
-		var owner, group, instance string
+		var owner string
 		var rows int
-		var lives bool
 		err := e.Pool.QueryRow(ctx, fmt.Sprintf(claims, pgx.Identifier{table}.Sanitize())).Scan(&owner, &rows)
 		if err == nil {
 			e.add("rivals", Error, table, fmt.Sprintf("another worker, %s, has claimed %s: while it claims more, the leader leases nothing", owner, records.Counted(rows, "1 row", "%d rows")), "stop that worker")
 		}
+		var other occupant
 		if err == nil || errors.Is(err, pgx.ErrNoRows) {
-			err = e.Pool.QueryRow(ctx, occupant, table, e.Config.Group).Scan(&group, &instance, &lives)
+			other, err = e.occupant(ctx, table, e.Config.Group)
 		}
-		if err == nil && !lives { // its heartbeats may be rarer
-			var st leader.State
-			st, err = leader.ReadState(ctx, e.Pool, group)
-			lives = st.Led()
-		}
-		switch {
-		case err == nil && lives:
-			e.add("rivals", Error, table, fmt.Sprintf("%s of the group %s works on it: the leader of the group %s waits", instance, group, e.Config.Group),
-				"stop one of the groups, or give both the same WEFT_GROUP")
-		case err != nil && !errors.Is(err, pgx.ErrNoRows):
+		if err != nil {
 			return err
+		}
+		if other.lives {
+			e.add("rivals", Error, table, fmt.Sprintf("%s of the group %s works on it: the leader of the group %s waits", other.instance, other.group, e.Config.Group),
+				"stop one of the groups, or give both the same WEFT_GROUP")
 		}
 		if err := e.unnamed(ctx, records.Table{Projection: name, Name: table}); err != nil {
 			return err

@@ -1,0 +1,77 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/samuelhu324-dev/weft/internal/records"
+	"github.com/samuelhu324-dev/weft/migrations"
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+// mostUnread events of each kind are counted.
+const mostUnread = 10_000
+
+// unread names the outboxes that triggers fill and nobody empties: those with open events that no projection of this
+// configuration has, and no term that runs, of whatever group.
+func (e *examination) unread(ctx context.Context) error {
+	made, err := migrations.ListOutboxes(ctx, e.Pool)
+	if err != nil {
+		return err
+	}
+	var read []string
+	for _, name := range e.Config.Projections {
+		read = append(read, e.Config.Registry().Table(name))
+	}
+	for _, o := range made {
+		if slices.Contains(read, o.Name) {
+			continue
+		}
+		reader, err := e.occupant(ctx, o.Name, "")
+		if err != nil {
+			return err
+		}
+		if reader.lives {
+			continue
+		}
+		if err := e.nobodyReads(ctx, o, reader.group); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// nobodyReads says how much waits in an outbox; last is the group that has read it, if one has.
+func (e *examination) nobodyReads(ctx context.Context, o migrations.Outbox, last string) error {
+	var may bool
+	err := e.Pool.QueryRow(ctx, "select coalesce(has_table_privilege(to_regclass(quote_ident($1)), 'select'), true)", o.Name).Scan(&may)
+	if err != nil {
+		return err
+	}
+	waits := "the role may not count its events"
+	if may {
+		store, err := outbox.OpenStore(ctx, e.Pool, outbox.StoreConfig{
+			Table: o.Name, Projection: "none", Group: e.Config.Group, Owner: "doctor", Lease: time.Second, Timeout: e.Config.Database.Timeout})
+		if err != nil {
+			return err
+		}
+		st, err := store.Stats(ctx, time.Hour, mostUnread)
+		if err != nil || st.Lag() == 0 {
+			return err
+		}
+		waits = records.Counted(int(st.Lag()), "1 event waits", "%d events wait")
+		if st.Capped {
+			waits = fmt.Sprintf("%d events or more wait", st.Lag())
+		}
+		waits += ", the oldest for " + ago(st.Oldest)
+	}
+	nobody := "no projection of this configuration reads it, and no leader"
+	if last != "" && last != e.Config.Group {
+		nobody += " any more (the last one was of the group " + last + ")"
+	}
+	e.add("schema.unread", Warning, o.Name, nobody+": "+waits+", and each change of "+o.Source+" adds to them",
+		"start instances that declare a projection with outbox.table "+o.Name+"; or, if nobody needs it, `weft outbox drop --name "+records.ShellWord(o.Name)+" --force --apply`")
+	return nil
+}
