@@ -46,8 +46,12 @@ func (m *migrator) preflight(ctx context.Context, have int64) error {
 		return err
 	}
 	var create bool
-	if err := m.db.QueryRowContext(ctx, "select has_schema_privilege($1, 'create')", m.schema).Scan(&create); err != nil {
+	var path string
+	if err := m.db.QueryRowContext(ctx, "select has_schema_privilege($1, 'create'), current_setting('search_path')", m.schema).Scan(&create, &path); err != nil {
 		return fmt.Errorf("check privileges: %w", err)
+	}
+	if first := firstSchema(path); have == 0 && first != m.schema && first != "$user" && !strings.HasPrefix(first, "pg_") {
+		return &SchemaError{Role: m.role, Missing: first, Next: m.schema}
 	}
 	if !create {
 		return refuse("role %q may not create tables in schema %q: grant create on the schema, or migrate as its owner", m.role, m.schema)
@@ -73,6 +77,17 @@ func (m *migrator) preflight(ctx context.Context, have int64) error {
 		errs = append(errs, m.fitsHistory(ctx, historyTable(t.name), h))
 	}
 	return errors.Join(errs...)
+}
+
+// firstSchema returns the first name of a search_path.
+func firstSchema(path string) string {
+	path = strings.TrimSpace(path)
+	if quoted, ok := strings.CutPrefix(path, `"`); ok {
+		name, _, _ := strings.Cut(strings.ReplaceAll(quoted, `""`, "\x00"), `"`)
+		return strings.ReplaceAll(name, "\x00", `"`)
+	}
+	name, _, _ := strings.Cut(path, ",")
+	return strings.ToLower(strings.TrimSpace(name))
 }
 
 // inspect reads one table of the current schema.

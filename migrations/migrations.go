@@ -212,7 +212,7 @@ func run(ctx context.Context, url string, opts []Option, f func(context.Context,
 		return nil, fmt.Errorf("connect: %w", err)
 	}
 	if !schema.Valid {
-		return nil, &SchemaError{m.role}
+		return nil, &SchemaError{Role: m.role}
 	}
 	m.schema = schema.String
 

@@ -98,6 +98,15 @@ func TestSearchPath(t *testing.T) {
 		_, err := migrations.Up(t.Context(), with(t, dsn, "search_path", "nowhere"))
 		wantError(t, err, "search_path names no schema")
 	})
+	t.Run("FirstIsMissing", func(t *testing.T) {
+		for path, name := range map[string]string{"Nowhere,app": "nowhere", `"No,""where""",app`: `"No,\"where\""`} {
+			_, err := migrations.Up(t.Context(), with(t, dsn, "search_path", path))
+			wantError(t, err, "schema ", name, "does not exist", `made in "app"`, "create schema", "correct search_path")
+		}
+		if got := query[string](t, pool, `select tablename::text from pg_tables where schemaname = 'app'`); len(got) != 0 {
+			t.Errorf("tables made: got %v, want none", got)
+		}
+	})
 	t.Run("WouldHideTheApplication", func(t *testing.T) {
 		if err := legacy.Create(t.Context(), pool); err != nil {
 			t.Fatal(err)

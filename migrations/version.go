@@ -69,11 +69,20 @@ func (e *AheadError) Error() string {
 	return fmt.Sprintf("the schema is at version %d, newer than version %d of this build: use the build that has migrated it", e.Have, e.Knows)
 }
 
-// SchemaError says that the search_path of the session leads to no schema that its role may use.
-type SchemaError struct{ Role string }
+// SchemaError says that the search_path of the session leads to no schema that its role may use, or, where Missing is set,
+// past the first one that it names.
+type SchemaError struct {
+	Role    string
+	Missing string // the first schema of search_path
+	Next    string // the one in which weft would be made instead
+}
 
 // Error implements error.
 func (e *SchemaError) Error() string {
+	if e.Missing != "" {
+		return fmt.Sprintf("schema %q, the first one of search_path, does not exist, or role %q may not use it: weft would be made in %q; "+
+			"create schema %[1]q, grant usage on it, or correct search_path in the database URL, or of the role or the database", e.Missing, e.Role, e.Next)
+	}
 	return fmt.Sprintf("search_path names no schema that exists and role %q may use: create it, grant usage on it, or correct search_path in the database URL", e.Role)
 }
 
