@@ -61,6 +61,7 @@ const SayBusy = "look for locks and load in pg_stat_activity, or raise WEFT_DB_T
 const (
 	sayLocked  = "pg_locks shows who has it, pg_stat_activity or pg_prepared_xacts since when; wait until that has ended"
 	sayPooler  = "weft needs a direct connection: point DATABASE_URL at Postgres itself, or at a pooler in session mode that passes startup parameters on"
+	sayPool    = "raise its default_pool_size, or pool_size and max_db_connections where they are set, or lower WEFT_DB_MAX_CONNS"
 	sayDefault = "ask who set it (pg_settings.source says where) before you change it, or point DATABASE_URL at the server that takes writes"
 	sayRead    = "point DATABASE_URL at the primary, or add target_session_attrs=read-write when it names several hosts"
 	sayUp      = "run `weft migrate up`, or correct search_path where the tables are in another schema"
@@ -231,6 +232,10 @@ func diagnoseServer(err error, at site) (Kind, string) {
 			return UnknownDatabase, fmt.Sprintf("the pooler%s does not know the database: %s; correct the name in DATABASE_URL", where, said)
 		case strings.Contains(said, "password authentication failed"), strings.Contains(said, "no such user"):
 			return WrongPassword, fmt.Sprintf("the pooler%s refuses the password: %s; correct DATABASE_URL", where, said)
+		case strings.Contains(said, "max_client_conn"):
+			return TooManyConnections, fmt.Sprintf("the pooler%s takes no more clients: %s; raise its max_client_conn, or lower WEFT_DB_MAX_CONNS", where, said)
+		case strings.Contains(said, "query_wait_timeout"):
+			return TooManyConnections, fmt.Sprintf("the pooler%s has no connection to PostgreSQL left: %s; %s", where, said, sayPool)
 		}
 	}
 	return Unknown, ""
@@ -271,6 +276,8 @@ func diagnoseClient(err error, at site) (Kind, string) {
 		return Unreachable, fmt.Sprintf("the host of Postgres%s is not known: correct it in DATABASE_URL, or the name service", where)
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return Unreachable, fmt.Sprintf("nothing listens%s: start Postgres, or correct host and port in DATABASE_URL", where)
+	case opening && strings.Contains(err.Error(), "AfterConnect") && errors.Is(err, context.DeadlineExceeded):
+		return Unreachable, fmt.Sprintf("Postgres%s lets weft in and answers no statement: look at the server; where a pooler stands before it that has no connection left, %s", where, sayPool)
 	case opening && (errors.Is(err, context.DeadlineExceeded) || pgconn.Timeout(err)):
 		return Unreachable, fmt.Sprintf("no answer from Postgres%s in time: check the network, the firewall and the server", where)
 	case errors.As(err, &op), opening && !errors.Is(err, context.Canceled):

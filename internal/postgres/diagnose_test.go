@@ -205,6 +205,8 @@ func TestDiagnoseScripted(t *testing.T) {
 		{"PgBouncerDatabase", "3D000", "no such database: d", postgres.UnknownDatabase, "no such database: d"},
 		{"PgBouncerOldDatabase", "08P01", "no such database: d", postgres.UnknownDatabase, "the pooler"},
 		{"PgBouncerPassword", "08P01", "password authentication failed", postgres.WrongPassword, "the pooler"},
+		{"PgBouncerClients", "08P01", "no more connections allowed (max_client_conn)", postgres.TooManyConnections, "raise its max_client_conn, or lower WEFT_DB_MAX_CONNS"},
+		{"PgBouncerPool", "08P01", "query_wait_timeout", postgres.TooManyConnections, "raise its default_pool_size"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -222,6 +224,12 @@ func TestDiagnoseScripted(t *testing.T) {
 // error.
 func refuse(t *testing.T, code, message string) string {
 	t.Helper()
+	return play(t, &pgproto3.ErrorResponse{Severity: "FATAL", Code: code, Message: message})
+}
+
+// play is a server that answers one login with messages, and nothing more until the client goes.
+func play(t *testing.T, messages ...pgproto3.BackendMessage) string {
+	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -238,11 +246,27 @@ func refuse(t *testing.T, code, message string) string {
 		if _, err := b.ReceiveStartupMessage(); err != nil {
 			return
 		}
-		b.Send(&pgproto3.ErrorResponse{Severity: "FATAL", Code: code, Message: message})
+		for _, m := range messages {
+			b.Send(m)
+		}
 		_ = b.Flush()
+		_, _ = io.Copy(io.Discard, conn)
 	}()
 	t.Cleanup(func() { ln.Close(); <-done })
 	return ln.Addr().String()
+}
+
+// A pooler lets clients in before it has a connection for them.
+func TestLoginThatIsAnsweredAndNoStatement(t *testing.T) {
+	t.Parallel()
+	addr := play(t, &pgproto3.AuthenticationOk{}, &pgproto3.ParameterStatus{Name: "client_encoding", Value: "UTF8"}, &pgproto3.ReadyForQuery{TxStatus: 'I'})
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	_, err := postgres.Connect(ctx, "postgres://weft:"+password+"@"+addr+"/d?sslmode=disable", postgres.Options{})
+	if err == nil {
+		t.Fatal("got no error")
+	}
+	checkDiagnosis(t, err, postgres.Unreachable, "lets weft in and answers no statement: look at the server; where a pooler stands before it that has no connection left, raise its default_pool_size")
 }
 
 func TestDiagnoseErrors(t *testing.T) {
