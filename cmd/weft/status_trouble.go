@@ -51,6 +51,9 @@ func askLeader(ctx context.Context, st *records.Status) {
 	}
 }
 
+// stateMoved is that of a projection whose index is another one, outside a rebuild. Its detail says since when.
+const stateMoved = "moved"
+
 // troubles lists dependencies before projections. Where the shard is at home the command itself says.
 func troubles(r admin.Report) []records.Trouble {
 	out := []records.Trouble{}
@@ -64,8 +67,11 @@ func troubles(r admin.Report) []records.Trouble {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.Projections)) {
-		if p := r.Projections[name]; p.Activity == admin.Outage || p.Activity == admin.Paused {
+		switch p := r.Projections[name]; {
+		case p.Activity == admin.Outage, p.Activity == admin.Paused:
 			out = append(out, records.Trouble{Of: name, State: string(p.Activity), Detail: p.Detail, Since: p.Since})
+		case p.Detail != "" && (p.Activity == admin.Running || p.Activity == admin.Suspended):
+			out = append(out, records.Trouble{Of: name, State: stateMoved, Detail: p.Detail, Since: p.Since})
 		}
 	}
 	return out
@@ -85,7 +91,8 @@ func holdsUp(ctx context.Context, cfg config.Config, pool *pgxpool.Pool, reports
 		return nobodyLeads(st.Group)
 	}
 	said := heldBack(ctx, cfg, pool, reports)
-	for i, t := range st.Leader.Trouble {
+	holding := slices.DeleteFunc(st.Leader.Trouble, func(t records.Trouble) bool { return t.State == stateMoved })
+	for i, t := range holding {
 		line := strings.Join(describeTrouble(t), " ")
 		if i == 0 {
 			line = "the leader says: " + line
@@ -129,7 +136,10 @@ func nobodyLeads(group string) string {
 // describeTrouble returns the word for what is wrong, and the rest.
 func describeTrouble(t records.Trouble) []string {
 	word := strings.ToUpper(t.State)
-	if t.State == string(admin.Paused) {
+	switch t.State {
+	case stateMoved:
+		return []string{word, records.Plain(t.Of) + " " + records.Plain(t.Detail)}
+	case string(admin.Paused):
 		word = "BREAKER"
 	}
 	return []string{word, fmt.Sprintf("%s since %s: %s", records.Plain(t.Of), t.Since.UTC().Format(time.RFC3339), cmp.Or(records.Plain(t.Detail), "see the leader's log"))}

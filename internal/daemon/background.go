@@ -234,6 +234,9 @@ func (d *daemon) look(leaving bool) {
 		if err := l.trouble.Load(); err != nil && occupied(*err) {
 			detail = (*err).Error()
 		}
+		if moved := l.moved.Load(); moved != nil && detail == "" {
+			detail = *moved
+		}
 		d.Health.SetProjection(l.proj.Name(), doing, detail)
 	}
 }
@@ -261,6 +264,7 @@ func (d *daemon) attend(ctx context.Context, l projector) error {
 		close(l.prepared)
 	}
 	blamed := false // the source, for the outage that lasts
+	var seen indexWatch
 	return every(ctx, attendEvery, func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 		defer cancel()
@@ -276,6 +280,7 @@ func (d *daemon) attend(ctx context.Context, l projector) error {
 			close(l.prepared)
 		}
 		err := p.Ready(ctx)
+		d.follow(ctx, l, &seen)
 		s, source := l.pipeline.State(), unread(p)
 		outage, elastic := s.Phase == schedule.Outage || s.Phase == schedule.Trial, s.Reason.Elastic()
 		blamed = outage && (blamed || source != nil && !elastic)

@@ -32,10 +32,10 @@ type Leader struct {
 	Trouble []Trouble `json:"trouble,omitzero"`
 }
 
-// Trouble is what holds up the leader.
+// Trouble is what holds up the leader, or what it warns of.
 type Trouble struct {
 	Of     string    `json:"of"`     // a server that it needs, or a projection
-	State  string    `json:"state"`  // unusable; outage, or paused by the breaker
+	State  string    `json:"state"`  // unusable; outage, paused by the breaker, or moved: its index is another one
 	Detail string    `json:"detail"` // its reason alone, where another host asks
 	Since  time.Time `json:"since"`
 }

@@ -158,6 +158,7 @@ type Sink struct {
 		sync.Mutex
 		kind nameKind
 		seen time.Time // monotonic
+		last target    // that a look has found
 
 		ids   map[string]string    // of each index, as the last look has found it
 		left  map[string]time.Time // when a look has found another in the place of an id

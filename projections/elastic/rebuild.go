@@ -46,7 +46,7 @@ func (s *Sink) Place(ctx context.Context) (Place, error) {
 	t, err := s.resolve(answer)
 	beside := slices.DeleteFunc(t.names, func(name string) bool { return name == t.index })
 	part := t.info.Aliases[s.cfg.Index].Filter != nil
-	uuid := t.info.Settings.Index.UUID + t.info.Settings.Index.History.UUID
+	uuid := t.uuid()
 	if err == nil && len(beside) == 0 && !part {
 		s.alone.Store(&sole{time.Now(), uuid})
 	} else {

@@ -70,6 +70,9 @@ type target struct {
 	names []string // of all indexes, sorted
 }
 
+// uuid is another one for an index that was made anew or restored.
+func (t target) uuid() string { return t.info.Settings.Index.UUID + t.info.Settings.Index.History.UUID }
+
 // ErrClosed means that somebody has closed the index.
 var ErrClosed = errors.New("index is closed")
 
@@ -102,9 +105,17 @@ func (s *Sink) look(ctx context.Context) (target, error) {
 			ErrMapping, t.index, made.MappingHash, s.mapping, s.projection, s.cfg.Index)}
 	}
 	s.target.Lock()
-	s.target.kind, s.target.seen = t.kind, time.Now()
+	s.target.kind, s.target.seen, s.target.last = t.kind, time.Now(), t
 	s.target.Unlock()
 	return t, nil
+}
+
+// Seen returns the index that the last look has found behind the name, and what tells it from another one of its name. Both
+// are empty before the first look.
+func (s *Sink) Seen() (index, uuid string) {
+	s.target.Lock()
+	defer s.target.Unlock()
+	return s.target.last.index, s.target.last.uuid()
 }
 
 // find asks Elasticsearch for the target of the name. Its errors are those of look.

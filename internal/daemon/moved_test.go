@@ -1,0 +1,77 @@
+package daemon_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/samuelhu324-dev/weft/internal/admin"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+// An alias that somebody moves to another index, and an index that is made anew, are told by each instance once, and shown until
+// a comparison has ended. What a rebuild moves is not told.
+func TestIndexThatSomebodyReplacesIsTold(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	pair := []*instance{r.start("a"), r.start("b")}
+	detail := func(in *instance) string {
+		var rep admin.Report
+		if status, body := in.get("/health/ready"); status != http.StatusOK || json.Unmarshal([]byte(body), &rep) != nil {
+			return "not ready"
+		}
+		return rep.Projections[searchProjection].Detail
+	}
+	await := func(what string, told int) {
+		t.Helper()
+		for _, in := range pair {
+			testenv.Eventually(t, func() bool { d := detail(in); return d == what || what != "" && strings.Contains(d, what) }, fmt.Sprintf("the detail %q of %s", what, in.name))
+			if lines := in.logs.with("event", "elastic.moved"); len(lines) != told {
+				t.Errorf("%s: %d lines, want %d: %v", in.name, len(lines), told, lines)
+			}
+		}
+	}
+	compare := func() {
+		t.Helper()
+		v, err := outbox.BeginVerify(t.Context(), r.pool, searchProjection, outbox.VerifyCommand, false, testenv.Limit)
+		if err == nil {
+			err = v.Save(t.Context(), outbox.Key{Type: "block", ID: outbox.Text("")}, struct{}{}, true)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, in := range pair {
+		in.awaitReady(http.StatusOK)
+	}
+	r.upsert(newKey(), 1, "before")
+	r.await(map[string]int{"done": 1})
+	await("", 0)
+
+	r.elasticCall(http.MethodPut, "/"+r.index+"-v2", "{}", nil)
+	r.elasticCall(http.MethodPost, "/_aliases", fmt.Sprintf(`{"actions":[{"remove":{"index":"%[1]s-v1","alias":"%[1]s"}},{"add":{"index":"%[1]s-v2","alias":"%[1]s","is_write_index":true}}]}`, r.index), nil)
+	await(fmt.Sprintf("the index is %[1]s-v2, and was %[1]s-v1;", r.index), 1)
+	compare()
+	await("", 1)
+
+	r.askRebuild(searchProjection, false)
+	if row := r.awaitRebuild(searchProjection); row.Phase != outbox.RebuildDone || row.NewIndex != r.index+"-v3" {
+		t.Fatalf("got %+v", row)
+	}
+	r.elasticCall(http.MethodPost, "/"+r.index+"-v3/_close", "", nil)
+	for _, in := range pair {
+		in.awaitReady(http.StatusServiceUnavailable, r.index+"-v3") // so each has looked at it
+	}
+	r.elasticCall(http.MethodPost, "/"+r.index+"-v3/_open", "", nil)
+	for _, in := range pair {
+		in.awaitReady(http.StatusOK)
+	}
+	await("", 1)
+
+	r.elasticCall(http.MethodDelete, "/"+r.index+"-v3", "", nil)
+	r.elasticCall(http.MethodPut, "/"+r.index+"-v3", fmt.Sprintf(`{"aliases":{%q:{"is_write_index":true}}}`, r.index), nil)
+	await(r.index+"-v3 is another one of that name", 2)
+}
