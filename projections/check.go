@@ -277,6 +277,9 @@ func (c *checker) template(ctx context.Context, sink *elastic.Sink) {
 	if found.Refusal != "" {
 		c.find("index.name", applies+", and Elasticsearch then refuses to make the index: "+found.Refusal, "give it other index_patterns, or the index another name")
 	}
+	if found.Block != "" {
+		c.find("index.name", applies+", and turns "+found.Block+" on: a new index, as of a rebuild, is of no use", "take that out of the template")
+	}
 	if found.IgnoreMalformed {
 		c.warn("index.settings", applies+", and turns index.mapping.ignore_malformed on: searches do not find values that do not fit their field, and no event fails",
 			"set it to false in the settings of the index, or change the template")

@@ -230,6 +230,7 @@ func TestProjectionCheckLooksAtIndexTemplates(t *testing.T) {
 		`"data_stream": {}`: "error: index.name: " + applies + "and Elasticsearch then refuses to make the index: it makes data streams only; give it other",
 		`"template": {"settings": {"index.mapping.total_fields.limit": 2}}`:  "refuses to make the index: Limit of total fields [2] has been exceeded; give it other",
 		`"template": {"settings": {"index.mapping.ignore_malformed": true}}`: "warning: index.settings: " + applies + "and turns index.mapping.ignore_malformed on: searches do not find",
+		`"template": {"settings": {"index.blocks.write": true}}`:             "error: index.name: " + applies + "and turns index.blocks.write on: a new index",
 		`"template": {"settings": {"index.number_of_shards": 3}}`:            "products: nothing stands in the way",
 	} {
 		callElastic(t, http.MethodPut, template, `{"index_patterns": ["`+s.index+`-*"], "priority": 500, `+brought+`}`)

@@ -280,8 +280,12 @@ func (r *rebuilder) again(ctx context.Context) error {
 		last = page[len(page)-1]
 	}
 	if left > 0 {
-		return fmt.Errorf("the new index refuses %s %s: %s; correct the rows, or end this with `weft rebuild abort` and correct the mapping",
-			records.Counted(left, "one entity,", "%d entities, the first is"), first.Key, first.Detail)
+		template := ""
+		if r.sink != nil {
+			template = r.sink.Templated(ctx, r.row.NewIndex)
+		}
+		return fmt.Errorf("the new index refuses %s %s: %s%s; correct the rows, or end this with `weft rebuild abort` and correct the mapping",
+			records.Counted(left, "one entity,", "%d entities, the first is"), first.Key, first.Detail, template)
 	}
 	return nil
 }

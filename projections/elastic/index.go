@@ -187,7 +187,7 @@ func (s *Sink) createIndex(ctx context.Context, index, alias string) (exists boo
 	case status == http.StatusUnauthorized, status == http.StatusForbidden:
 		return false, s.denied(index, status, e)
 	case e.Type != "resource_already_exists_exception":
-		return false, fmt.Errorf("Elasticsearch at %s: %s", s.host(), e.detail(status))
+		return false, fmt.Errorf("Elasticsearch at %s: %s%s", s.host(), e.detail(status), s.Templated(ctx, index))
 	}
 	return true, nil
 }

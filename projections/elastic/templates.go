@@ -20,13 +20,26 @@ type Template struct {
 	Name            string // empty without one
 	Refusal         string // why the index cannot be made with it; empty when it can
 	IgnoreMalformed bool   // values that do not fit their field are left out of the index, without an error
+	Block           string // a setting that has the index refuse documents or searches; empty without one
 }
 
-// Template returns the index template that applies to an index made here, if any. Of its errors [ErrUnchecked] means that
-// the user may not know.
+// Template returns the index template that applies to the first index made here, if any. Of its errors [ErrUnchecked] means
+// that the user may not know.
 func (s *Sink) Template(ctx context.Context) (t Template, err error) {
+	return s.template(ctx, s.cfg.Index+"-v1")
+}
+
+// Templated says in words which index template applies to an index made here, for a message that the index refuses something.
+// It is empty without one, and where the user may not know.
+func (s *Sink) Templated(ctx context.Context, index string) string {
+	if t, err := s.template(ctx, index); err == nil && t.Name != "" {
+		return fmt.Sprintf("; the index template %q of the server applies to %s", t.Name, index)
+	}
+	return ""
+}
+
+func (s *Sink) template(ctx context.Context, made string) (t Template, err error) {
 	const what = "look at the index templates"
-	made := s.cfg.Index + "-v1"
 	answer, err := s.askUpTo(ctx, maxDocuments, what, esapi.IndicesGetIndexTemplateRequest{Instrument: s.client.InstrumentationEnabled()})
 	if err != nil {
 		return t, unchecked(err)
@@ -129,6 +142,11 @@ func (s *Sink) tryTemplate(ctx context.Context, settings map[string]any, t *Temp
 	maps.Copy(settings, own)
 	definition["settings"] = settings
 	t.IgnoreMalformed = fmt.Sprint(settings["index.mapping.ignore_malformed"]) == "true" && own["index.mapping.ignore_malformed"] == nil
+	for _, b := range blocks {
+		if fmt.Sprint(settings[b.setting]) == "true" && own[b.setting] == nil {
+			t.Block = b.setting
+		}
+	}
 	err = s.checkDefinition(ctx, definition)
 	if refused, ok := errors.AsType[*DefinitionError](err); ok {
 		t.Refusal, err = refused.reason, nil
