@@ -42,6 +42,8 @@ var families = map[string]family{
 	"leader.standby":          {"leader", ""},
 	"reclaim.fault":           {"reclaim.fault", ""},
 	"gauges.fault":            {"gauges.fault", ""},
+	"rebuild.fault":           {"rebuild.fault", ""},
+	"load.fault":              {"load.fault", ""},
 	"presence.fault":          {"presence.fault", ""},
 	"elastic.unknown_answer":  {"elastic.unknown_answer", "reason"},
 	"elastic.other_node":      {"elastic.other_node", ""},

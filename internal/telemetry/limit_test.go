@@ -110,7 +110,7 @@ func TestEachShardHasTheLastWord(t *testing.T) {
 // A node that is gone, or a history that takes no event, may cost every batch a line, which says the same each time.
 func TestStormsAreSummedUp(t *testing.T) {
 	t.Parallel()
-	for _, event := range []string{"elastic.other_node", "outbox.kept"} {
+	for _, event := range []string{"elastic.other_node", "outbox.kept", "rebuild.fault", "load.fault"} {
 		synctest.Test(t, func(t *testing.T) {
 			tel, b := setup(t, telemetry.Options{})
 			for range 300 {
