@@ -313,7 +313,8 @@ func (e *examination) nameless(ctx context.Context, s *server, t target) error {
 		return nil
 	}
 	last := newest(slices.Collect(maps.Keys(left)))
-	e.add("elastic.alias", Error, t.index, "neither an alias nor an index has the name, and "+last+" is there: the alias was removed", attachment(t.index, last))
+	e.add("elastic.alias", Error, t.index, "neither an alias nor an index has the name, and "+last+" is there: the alias was removed",
+		attachment(t.index, last)+"; then "+asked("verify "+t.projection+" --repair")+", since it may be the old one of a rebuild")
 	return nil
 }
 

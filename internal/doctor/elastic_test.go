@@ -236,7 +236,7 @@ func TestFindingsInElasticsearch(t *testing.T) {
 	wantFinding(t, found, want{"elastic.alias", Warning, "idx", "neither an alias nor an index", "to fill it: `weft rebuild "})
 	a["GET /idx-v*"] = `{"idx-v9":{"aliases":{}},"idx-v10":{"aliases":{}}}`
 	found = visit(t, s.URL, client, "idx")
-	wantFinding(t, found, want{"elastic.alias", Error, "idx", "neither an alias nor an index has the name, and idx-v10 is there", `POST /_aliases {"actions":[{"add":{"index":"idx-v10","alias":"idx","is_write_index":true}}]}`})
+	wantFinding(t, found, want{"elastic.alias", Error, "idx", "neither an alias nor an index has the name, and idx-v10 is there", `POST /_aliases {"actions":[{"add":{"index":"idx-v10","alias":"idx","is_write_index":true}}]}; then ` + "`weft verify search_index_to_elastic --repair"})
 	s.Close()
 	wantFinding(t, visit(t, s.URL, client, "idx"), want{"elastic.reachable", Error, "127.0.0.1", "no answer", "ELASTIC_URL"})
 }

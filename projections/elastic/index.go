@@ -154,7 +154,7 @@ func (s *Sink) create(ctx context.Context) error {
 	}
 	// Another process was faster, or somebody has removed the alias.
 	if _, err := s.look(ctx); errors.Is(err, errMissing) {
-		return fmt.Errorf("index %q exists, but the alias %q does not: add it with POST /_aliases, or delete the index if it is not needed", index, s.cfg.Index)
+		return fmt.Errorf("index %q exists, but the alias %q does not: add it with POST /_aliases, and then `weft verify %s --repair`, since the index may be the old one of a rebuild; or delete the index if it is not needed", index, s.cfg.Index, s.projection)
 	}
 	return nil
 }

@@ -426,7 +426,7 @@ func TestRealLeftoverIndexWithoutAlias(t *testing.T) {
 	t.Parallel()
 	s, index, _ := realSink(t)
 	es(t, "PUT", "/"+index+"-v1", `{}`)
-	if err := s.EnsureIndex(t.Context()); err == nil || !strings.Contains(err.Error(), "_aliases") {
+	if err := s.EnsureIndex(t.Context()); err == nil || !strings.Contains(err.Error(), "_aliases, and then `weft verify") {
 		t.Errorf("got %v, want the remedy", err)
 	}
 }
