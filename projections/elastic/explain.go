@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"regexp"
 	"strings"
 )
 
@@ -72,11 +73,17 @@ var blocks = []struct{ name, setting string }{
 	{"index write (api)", "index.blocks.write"},
 }
 
+// blockedIndex finds the index in the words of Elasticsearch about a block.
+var blockedIndex = regexp.MustCompile(`index \[([^\]]+)\] blocked by`)
+
 // denied returns why the server answers 401 or 403 about an index: the credentials, or a block.
 func (s *Sink) denied(index string, status int, e cause) error {
 	detail := e.detail(status)
 	if !e.blocked() {
 		return refused(s.host(), status, detail, index, s.access())
+	}
+	if m := blockedIndex.FindStringSubmatch(detail); m != nil {
+		index = m[1] // not what the request named, as an alias of several, or the name in use where another index was to be deleted
 	}
 	for _, b := range blocks {
 		if e.has(b.name) {

@@ -22,6 +22,21 @@ func TestRefusalNamesTheMissingPrivilege(t *testing.T) {
 	}
 }
 
+// The request that lifts a block is for the index that the server names, whatever was asked for.
+func TestBlockNamesItsIndex(t *testing.T) {
+	t.Parallel()
+	s, _ := newSink(t, Config{URLs: []string{"http://host:1"}, Index: "docs"})
+	for reason, want := range map[string]string{
+		"index [docs-v2] blocked by: [FORBIDDEN/9/index metadata (api)];": `index.blocks.metadata of "docs-v2" at host:1 is on`,
+		"blocked by: [FORBIDDEN/9/index metadata (api)];":                 `index.blocks.metadata of "docs" at host:1 is on`,
+	} {
+		err := s.denied("docs", http.StatusForbidden, parseWhole([]byte(`{"error":{"type":"cluster_block_exception","reason":"`+reason+`"},"status":403}`)))
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q in it", err, want)
+		}
+	}
+}
+
 // A handshake that fails names its remedy itself: the server runs, and the address is right.
 func TestRemedyOfAHandshake(t *testing.T) {
 	t.Parallel()
