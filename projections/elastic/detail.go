@@ -97,6 +97,9 @@ func (c *cause) floodStage() bool {
 	return c.has("read-only-allow-delete") || c.has("read-only / allow delete") || c.has("flood-stage")
 }
 
+// requestQuery finds the query that a refusal to log in repeats: it is long, and stands before the remedy.
+var requestQuery = regexp.MustCompile(`(for REST request \[[^?\]]*)\?[^\]]*`)
+
 // detail returns the types and reasons of c on one line of at most maxDetail characters. It
 // leaves out all text of the document.
 func (c *cause) detail(status int) string {
@@ -108,7 +111,7 @@ func (c *cause) detail(status int) string {
 			b.WriteString(": ")
 			b.WriteString(e.Type)
 		}
-		reason := quotedValue.ReplaceAllString(cutQuote(e.Reason), "$1 […]")
+		reason := requestQuery.ReplaceAllString(quotedValue.ReplaceAllString(cutQuote(e.Reason), "$1 […]"), "$1")
 		if depth > 0 {
 			reason = mask(reason) // inner reasons quote the value that did not fit
 		}

@@ -37,6 +37,14 @@ func TestBlockNamesItsIndex(t *testing.T) {
 	}
 }
 
+func TestRefusalLeavesOutTheQueryOfTheRequest(t *testing.T) {
+	t.Parallel()
+	c := cause{Type: "security_exception", Reason: "unable to authenticate user [weft] for REST request [/docs?filter_path=%2A.aliases%2Cerror]"}
+	if got, want := c.detail(http.StatusUnauthorized), "status 401: security_exception: unable to authenticate user [weft] for REST request [/docs]"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
 // A handshake that fails names its remedy itself: the server runs, and the address is right.
 func TestRemedyOfAHandshake(t *testing.T) {
 	t.Parallel()
