@@ -15,7 +15,8 @@ import (
 // indexWatch is what the name of a projection's index led to at the last look.
 type indexWatch struct {
 	index, uuid string
-	moved       time.Time // when that became another one outside a rebuild; zero where it did not
+	moved       time.Time  // when that became another one outside a rebuild; zero where it did not
+	rebuilt     *time.Time // end of the newest rebuild at that moment: somebody may repeat its move by hand
 }
 
 // follow tells where the name of a projection's index leads to another index than at the look before, and no rebuild has moved
@@ -39,11 +40,13 @@ func (d *daemon) follow(ctx context.Context, l projector, w *indexWatch) {
 		if err != nil {
 			return // the next look tells
 		}
-		if row.NewIndex != index || w.index == index {
-			d.tellMoved(l, w.index, index)
-			w.moved = time.Now()
-		} else {
+		rebuilt := row.NewIndex == index && (row.OldIndex == w.index || row.OldIndex == "")
+		again := !w.moved.IsZero() && row.Finished != nil && w.rebuilt != nil && row.Finished.Equal(*w.rebuilt)
+		if rebuilt && !again {
 			w.moved = time.Time{}
+		} else {
+			d.tellMoved(l, w.index, index)
+			w.moved, w.rebuilt = time.Now(), row.Finished
 		}
 	case !w.moved.IsZero():
 		compared, err := outbox.ReadVerify(ctx, d.pool, name, d.cfg.Database.Timeout)

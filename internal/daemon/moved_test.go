@@ -44,6 +44,10 @@ func TestIndexThatSomebodyReplacesIsTold(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	move := func(from, to int) {
+		r.elasticCall(http.MethodPost, "/_aliases", fmt.Sprintf(`{"actions":[{"remove":{"index":"%[1]s-v%[2]d","alias":"%[1]s"}},
+			{"add":{"index":"%[1]s-v%[3]d","alias":"%[1]s","is_write_index":true}}]}`, r.index, from, to), nil)
+	}
 	for _, in := range pair {
 		in.awaitReady(http.StatusOK)
 	}
@@ -52,7 +56,7 @@ func TestIndexThatSomebodyReplacesIsTold(t *testing.T) {
 	await("", 0)
 
 	r.elasticCall(http.MethodPut, "/"+r.index+"-v2", "{}", nil)
-	r.elasticCall(http.MethodPost, "/_aliases", fmt.Sprintf(`{"actions":[{"remove":{"index":"%[1]s-v1","alias":"%[1]s"}},{"add":{"index":"%[1]s-v2","alias":"%[1]s","is_write_index":true}}]}`, r.index), nil)
+	move(1, 2)
 	await(fmt.Sprintf("the index is %[1]s-v2, and was %[1]s-v1;", r.index), 1)
 	compare()
 	await("", 1)
@@ -71,7 +75,14 @@ func TestIndexThatSomebodyReplacesIsTold(t *testing.T) {
 	}
 	await("", 1)
 
+	move(3, 2)
+	await(fmt.Sprintf("the index is %[1]s-v2, and was %[1]s-v3;", r.index), 2)
+	move(2, 3) // as the rebuild did, but by hand
+	await(fmt.Sprintf("the index is %[1]s-v3, and was %[1]s-v2;", r.index), 3)
+	compare()
+	await("", 3)
+
 	r.elasticCall(http.MethodDelete, "/"+r.index+"-v3", "", nil)
 	r.elasticCall(http.MethodPut, "/"+r.index+"-v3", fmt.Sprintf(`{"aliases":{%q:{"is_write_index":true}}}`, r.index), nil)
-	await(r.index+"-v3 is another one of that name", 2)
+	await(r.index+"-v3 is another one of that name", 4)
 }
