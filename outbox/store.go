@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -156,4 +157,54 @@ func Locked(err error) bool { return sqlState(err) == pgerrcode.LockNotAvailable
 func Slow(err error) bool {
 	_, connecting := errors.AsType[*pgconn.ConnectError](err)
 	return sqlState(err) == pgerrcode.QueryCanceled || errors.Is(err, context.DeadlineExceeded) && !connecting
+}
+
+// Plans returns how the server would run the statements that look for events, by the names of
+// their files, under the settings of an instance's sessions. Nothing is run.
+func (s *Store) Plans(ctx context.Context) (map[string][]string, error) {
+	var q pgx.Batch
+	for name, value := range SessionParams() {
+		q.Queue("select set_config($1, $2, true)", name, value)
+	}
+	head := s.Shape().head()
+	out := map[string][]string{}
+	for name, args := range map[string][]any{
+		"list":        {256, head.Version, &head.ID, 100, [][16]byte{uuid.New()}},
+		"list_newest": {256},
+		"oldest":      nil,
+		"waiting":     {10},
+	} {
+		q.Queue("explain "+s.sql(name), args...).Query(func(rows pgx.Rows) (err error) {
+			out[name], err = pgx.CollectRows(rows, pgx.RowTo[string])
+			return err
+		})
+	}
+	return out, s.opened().batch(ctx, "plans", &q)
+}
+
+// WarmUp has a session parse and plan the statements with which a term begins, which takes longer than to run them. It
+// makes the calls of a term that never was: they change nothing, and read no event.
+func (s *Store) WarmUp(ctx context.Context, session DB) error {
+	const never = -1
+	a := *s.opened()
+	a.db = session
+	on := &Store{db: session, cfg: s.cfg}
+	on.open.Store(&a)
+	lost := ReclaimRequest{Epoch: never}
+	for _, call := range []func() error{
+		func() error { return on.Occupy(ctx, never) },
+		func() error { _, err := on.ReclaimLease(ctx, lost); return err },
+		func() error { _, err := on.ReclaimRows(ctx, lost); return err },
+		func() error { _, err := on.JoinRebuild(ctx, never); return err },
+		func() error { _, err := ReadRebuild(ctx, session, s.cfg.Projection, s.cfg.Timeout); return err },
+		func() error { _, _, err := on.Holds(ctx); return err },
+		func() error { _, _, _, err := on.PutOffEntities(ctx, 0, ID{}); return err },
+		func() error { _, err := on.List(ctx, ListRequest{}); return err },
+		func() error { _, err := on.Lease(ctx, never, uuid.Nil, nil); return err },
+	} {
+		if err := call(); err != nil && !errors.Is(err, ErrFenced) {
+			return err
+		}
+	}
+	return nil
 }
