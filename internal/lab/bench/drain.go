@@ -236,7 +236,7 @@ func (s *site) watch(i *rig.Instance, w workload, progress func(float64)) (from,
 		if found && version > firstVersion {
 			progress(min(float64(version-firstVersion)/float64(w.events), 1))
 		}
-		s.Must(s.fleet.Died())
+		s.Must(s.fleet.Alive(s.Ctx))
 		s.Expect(w.loads || time.Since(moved) <= stallTimeout, "no event has gone on for %v", stallTimeout)
 		s.Pause(max(pause, pollShare*time.Since(began)))
 	}

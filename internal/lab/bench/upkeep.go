@@ -240,7 +240,7 @@ func (s *site) change(ctx context.Context, w workload, n int, out *written) erro
 func (s *site) shareOf(leader *rig.Instance, cores int) float64 {
 	cpu := func() float64 {
 		servers := s.serversCPU()
-		return s.treeCPU(leader.PID) + servers.postgres + servers.elastic
+		return s.treeCPU(leader.PID()) + servers.postgres + servers.elastic
 	}
 	s.rest()
 	before := cpu()

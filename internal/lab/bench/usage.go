@@ -25,7 +25,7 @@ func (b *bench) serversCPU() serversCPU {
 
 func (b *bench) treeCPU(root int) float64 { return rig.Try(treeCPU(root)).Must(b) }
 
-func (b *bench) peakRSS(i *rig.Instance) float64 { return rig.Try(peakRSS(i.PID)).Must(b) }
+func (b *bench) peakRSS(i *rig.Instance) float64 { return rig.Try(peakRSS(i.PID())).Must(b) }
 
 // treeCPU adds up the CPU seconds of a process and its descendants, the ended ones too.
 func treeCPU(root int) (seconds float64, err error) {
@@ -47,15 +47,12 @@ func treeCPU(root int) (seconds float64, err error) {
 
 // peakRSS returns the most memory a process has had at once, in MB of 10⁶ bytes.
 func peakRSS(pid int) (float64, error) {
+	var status procfs.ProcStatus
 	p, err := procfs.NewProc(pid)
-	if err != nil {
-		return 0, fmt.Errorf("memory of process %d: %w", pid, err)
+	if err == nil {
+		status, err = p.NewStatus()
 	}
-	status, err := p.NewStatus()
-	if err != nil {
-		return 0, fmt.Errorf("memory of process %d: %w", pid, err)
-	}
-	return float64(status.VmHWM) / 1e6, nil
+	return float64(status.VmHWM) / 1e6, rig.Wrap(fmt.Sprintf("memory of process %d", pid), err)
 }
 
 // mark is a moment of a drain.
@@ -88,7 +85,7 @@ func (b *bench) mark(i *rig.Instance) (m mark) {
 // idleShare returns how much of a core each instance takes during d, in per cent.
 func (b *bench) idleShare(instances []*rig.Instance, d time.Duration, progress func(share float64)) []float64 {
 	read := func() []float64 {
-		return rig.Map(instances, func(i *rig.Instance) float64 { return b.treeCPU(i.PID) })
+		return rig.Map(instances, func(i *rig.Instance) float64 { return b.treeCPU(i.PID()) })
 	}
 	before := read()
 	began := time.Now()

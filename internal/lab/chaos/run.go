@@ -121,7 +121,7 @@ func Run(ctx context.Context, opts Options) error {
 			opts: opts, screen: rig.NewScreen(opts.Out, quietPeriod), dir: path, began: time.Now(), Group: &rig.Group{Recorder: proxy.NewRecorder()},
 		}
 		r.Pick, r.Unexpected = r.pick, func(i *rig.Instance) {
-			r.unexpected = append(r.unexpected, i.Ending().Error())
+			r.unexpected = append(r.unexpected, i.EndedError().Error())
 			r.screen.Line("  instance %s ended by itself", i.Name)
 		}
 		defer func() {

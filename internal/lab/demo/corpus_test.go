@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/rig"
+	"github.com/samuelhu324-dev/weft/internal/testenv/process"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -29,7 +29,7 @@ func TestReadCorpus(t *testing.T) {
 
 	source := func(t *testing.T) string {
 		t.Helper()
-		root, err := rig.GoRoot(t.Context())
+		root, err := process.Go(t.Context(), "env", "GOROOT")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/lab/traffic"
+	"github.com/samuelhu324-dev/weft/internal/testenv/process"
 	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 )
 
@@ -192,7 +193,7 @@ func (r *run) close(ctx context.Context) error {
 
 // prepare starts the servers, builds weft and reads the corpus, all at once.
 func (r *run) prepare(ctx context.Context) (docs []Document, err error) {
-	root, err := rig.GoRoot(ctx)
+	root, err := process.Go(ctx, "env", "GOROOT")
 	if err != nil {
 		return nil, err
 	}
@@ -249,10 +250,10 @@ func (r *run) lookAround(w io.Writer, leader string) {
 	for _, m := range r.Members() {
 		i := m.Instance()
 		row("instance "+m.Name, fmt.Sprintf("curl -s %s; curl -s %s; tail -f %s", i.URL("/health/ready"), i.URL("/metrics"), i.Log))
-		pids = append(pids, fmt.Sprint(i.PID))
+		pids = append(pids, fmt.Sprint(i.PID()))
 	}
 	if m := r.Member(leader); m != nil {
-		row("takeover", fmt.Sprintf("kill -9 %d   # %s leads; look at the state again", m.Instance().PID, leader))
+		row("takeover", fmt.Sprintf("kill -9 %d   # %s leads; look at the state again", m.Instance().PID(), leader))
 	}
 	stop := "kill " + strings.Join(pids, " ")
 	if r.Servers != nil {

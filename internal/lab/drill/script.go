@@ -177,7 +177,7 @@ func (r *run) awaitMetric(least float64, name string, labels ...string) {
 func (r *run) watch(ctx context.Context) (stop func()) {
 	return rig.During(ctx, func(ctx context.Context) {
 		for rig.Sleep(ctx, scrapePeriod) == nil {
-			if err := r.Fleet.Died(); err != nil {
+			if err := r.Fleet.Alive(ctx); err != nil {
 				r.cancel(err)
 				return
 			}

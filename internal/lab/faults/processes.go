@@ -73,7 +73,7 @@ func terminate(i *Injection) {
 // endedWell notes an exit status other than 0 after SIGTERM.
 func (i *Injection) endedWell(instance *rig.Instance) {
 	if instance.Err() != nil {
-		i.Findings = append(i.Findings, "after SIGTERM: "+instance.Ending().Error())
+		i.Findings = append(i.Findings, "after SIGTERM: "+instance.EndedError().Error())
 	}
 }
 

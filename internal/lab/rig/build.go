@@ -20,6 +20,7 @@ const (
 	buildTimeout = 10 * time.Minute // cold caches on a slow machine
 	mainPackage  = "github.com/samuelhu324-dev/weft/cmd/weft"
 	rootPrefix   = "GOROOT:"
+	pureGo       = "CGO_ENABLED=0"
 )
 
 // Build compiles the production binary into dir and returns its path. overlay replaces
@@ -50,11 +51,9 @@ func build(ctx context.Context, dir, pkg, name string, overlay map[string][]byte
 	if err != nil {
 		return "", fmt.Errorf("build %s: %w", name, err)
 	}
-	_, err = process.Tool{Env: pureGo()}.Run(ctx, append(args, "-o", binary, pkg)...)
+	_, err = process.Tool{Env: []string{pureGo}}.Run(ctx, append(args, "-o", binary, pkg)...)
 	return binary, Wrap("build "+name, err)
 }
-
-func pureGo() []string { return []string{"CGO_ENABLED=0"} }
 
 // BuildRevision builds the weft of a git revision in a copy of its tree below dir. It leaves
 // the repository of the current directory unchanged.
@@ -80,7 +79,7 @@ func BuildRevision(ctx context.Context, dir, revision string) (binary string, er
 		{tree, []string{"tar", "-xf", archive}},
 		{tree, []string{"go", "build", "-buildvcs=false", "-o", binary, "./cmd/weft"}},
 	} {
-		if _, err := (process.Tool{Dir: step.in, Env: pureGo()}).Run(ctx, step.argv...); err != nil {
+		if _, err := (process.Tool{Dir: step.in, Env: []string{pureGo}}).Run(ctx, step.argv...); err != nil {
 			return "", fmt.Errorf("build %s: %w", revision, err)
 		}
 	}
@@ -154,7 +153,7 @@ func locate(ctx context.Context, file string) (path string, err error) {
 	}
 	var root string
 	if std {
-		root, err = GoRoot(ctx)
+		root, err = process.Go(ctx, "env", "GOROOT")
 		root = filepath.Join(root, "src")
 	} else {
 		root, err = process.Go(ctx, "list", "-f", "{{.Module.Dir}}", mainPackage)
@@ -166,6 +165,3 @@ func locate(ctx context.Context, file string) (path string, err error) {
 	_, err = os.Stat(path)
 	return path, Wrap("source", err)
 }
-
-// GoRoot returns the directory of the Go installation.
-func GoRoot(ctx context.Context) (string, error) { return process.Go(ctx, "env", "GOROOT") }

@@ -17,7 +17,15 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/testenv/process"
 )
 
-const stopGrace = 10 * time.Second
+const (
+	stopGrace    = 10 * time.Second
+	readyTimeout = time.Minute // servers may stand still for seconds
+	readyPoll    = 20 * time.Millisecond
+	getTimeout   = 3 * time.Second
+	bodyLimit    = 16 << 20 // of an answer
+	// exitTimeout bounds a graceful end, the grace of weft included.
+	exitTimeout = 40 * time.Second
+)
 
 // Fleet starts weft processes and ends them. Its methods are safe for concurrent use;
 // its fields are set before the first call.
@@ -100,11 +108,7 @@ func (f *Fleet) start(binary, name string, env []string) (*Instance, error) {
 		Name: "instance " + name, Dir: f.Dir, Log: i.Log, Argv: []string{binary, "run"}, DeathSignal: death,
 		Env: slices.Concat(f.Env, env, []string{"WEFT_INSTANCE=" + name, "OUTBOX_METRICS_PORT=" + strconv.Itoa(port)}),
 	})
-	if err != nil {
-		return nil, err
-	}
-	i.PID = i.Process.PID()
-	return i, nil
+	return i, err
 }
 
 func (f *Fleet) instances() []*Instance {
@@ -113,21 +117,13 @@ func (f *Fleet) instances() []*Instance {
 	return slices.Clone(f.all)
 }
 
-// Died returns an error when an instance has ended that nobody has ended; see
-// [Instance.Expected].
-func (f *Fleet) Died() error {
+// Alive returns an error, which ends a wait, when an instance has ended that nobody has ended;
+// see [Instance.Expected].
+func (f *Fleet) Alive(context.Context) error {
 	for _, i := range f.instances() {
 		if i.HasEnded() && !i.Expected() {
-			return i.Ending()
+			return Stop(i.EndedError())
 		}
-	}
-	return nil
-}
-
-// Alive ends a wait when an instance has ended.
-func (f *Fleet) Alive(context.Context) error {
-	if err := f.Died(); err != nil {
-		return Stop(err)
 	}
 	return nil
 }
@@ -155,7 +151,7 @@ func (f *Fleet) Stop() error {
 		g.Go(func() {
 			i.Stop(process.Step{Signal: syscall.SIGTERM}, process.Step{Signal: syscall.SIGCONT, Wait: stopGrace}) // a stopped process sees no SIGTERM
 			if i.Err() != nil {
-				errs[n] = i.Ending()
+				errs[n] = i.EndedError()
 			}
 		})
 	}
@@ -163,23 +159,13 @@ func (f *Fleet) Stop() error {
 	return errors.Join(errs...)
 }
 
-const (
-	readyTimeout = time.Minute // servers may stand still for seconds
-	readyPoll    = 20 * time.Millisecond
-	getTimeout   = 3 * time.Second
-	bodyLimit    = 16 << 20 // of an answer
-	// exitTimeout bounds a graceful end, the grace of weft included.
-	exitTimeout = 40 * time.Second
-)
-
 // Instance is one `weft run` process, which may have ended: a process group, a metrics port
 // and a log file of its own. Instances of one name write to one log file, one after the other.
 // Its methods are safe for concurrent use.
 type Instance struct {
 	*process.Process
 	Name string
-	Port int // of metrics and health
-	PID  int
+	Port int    // of metrics and health
 	Log  string // file
 }
 
@@ -187,10 +173,6 @@ type Instance struct {
 func (i *Instance) URL(path string) string {
 	return "http://127.0.0.1:" + strconv.Itoa(i.Port) + path
 }
-
-// Ending waits for the end and returns an error with the exit status and the last lines of
-// the log.
-func (i *Instance) Ending() error { return i.EndedError() }
 
 // Ready waits until the instance says that it is ready.
 func (i *Instance) Ready(ctx context.Context) error {
@@ -201,7 +183,7 @@ func (i *Instance) Ready(ctx context.Context) error {
 			last = err
 		}
 		if err != nil && i.HasEnded() {
-			err = Stop(i.Ending())
+			err = Stop(i.EndedError())
 		}
 		return err
 	})
@@ -266,7 +248,7 @@ func (i *Instance) Terminate(ctx context.Context) error {
 		return err
 	}
 	if i.Err() != nil {
-		return i.Ending()
+		return i.EndedError()
 	}
 	return nil
 }

@@ -82,7 +82,7 @@ func TestFleet(t *testing.T) {
 		f := newFleet(t, graceful)
 		a := f.mustStart(t, "a")
 		waitLog(t, a, "up run a ")
-		if err := f.Died(); err != nil {
+		if err := f.Alive(t.Context()); err != nil {
 			t.Errorf("died while it runs: %v", err)
 		}
 		before := time.Now()
@@ -91,8 +91,8 @@ func TestFleet(t *testing.T) {
 			t.Fatalf("kill: %v at %v, want it after %v", err, at, before)
 		}
 		<-a.Ended()
-		testenv.Eventually(t, func() bool { return syscall.Kill(-a.PID, 0) == syscall.ESRCH }, "the process group is empty")
-		if err := f.Died(); err != nil {
+		testenv.Eventually(t, func() bool { return syscall.Kill(-a.PID(), 0) == syscall.ESRCH }, "the process group is empty")
+		if err := f.Alive(t.Context()); err != nil {
 			t.Errorf("a killed instance is reported: %v", err)
 		}
 	})
@@ -101,7 +101,7 @@ func TestFleet(t *testing.T) {
 		t.Parallel()
 		f := newFleet(t, `echo "up $1"; exit 3`)
 		<-f.mustStart(t, "a").Ended()
-		if err := f.Died(); err == nil || !strings.Contains(err.Error(), "up run") || !strings.Contains(err.Error(), "exit status 3") {
+		if err := f.Alive(t.Context()); err == nil || !strings.Contains(err.Error(), "up run") || !strings.Contains(err.Error(), "exit status 3") {
 			t.Errorf("an instance that ended: got %v, want its exit status and its log", err)
 		}
 	})

@@ -53,10 +53,7 @@ func NewFleet(ctx context.Context, binary, dir string) (f *Fleet, err error) {
 	} else {
 		binary, err = filepath.Abs(binary)
 	}
-	if err != nil {
-		return nil, err
-	}
-	return &Fleet{Binary: binary, Dir: dir}, nil
+	return &Fleet{Binary: binary, Dir: dir}, err
 }
 
 // Launch adds a member and starts its first process; env comes on top of the fleet's.

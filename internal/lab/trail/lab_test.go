@@ -147,8 +147,8 @@ func (l *lab) startPair(t *testing.T) {
 // await asks until the answer is true.
 func (l *lab) await(ctx context.Context, what string, ask func(context.Context) (bool, error)) error {
 	return rig.Await(ctx, bound, poll, what, func(ctx context.Context) error {
-		if err := l.fleet.Died(); err != nil {
-			return rig.Stop(err)
+		if err := l.fleet.Alive(ctx); err != nil {
+			return err
 		}
 		ok, err := ask(ctx)
 		if err == nil && !ok {
