@@ -246,13 +246,3 @@ func timeline(marks []Mark, during span) template.HTML {
 	}
 	return d.picture()
 }
-
-// moment is a line of the list below the picture.
-type moment struct{ At, Kind, What string }
-
-func moments(marks []Mark, from time.Time) (out []moment) {
-	for _, m := range marks {
-		out = append(out, moment{seconds(m.At.Sub(from)), string(m.Kind), strings.TrimSpace(m.What)})
-	}
-	return out
-}

@@ -1,12 +1,10 @@
 package verdict
 
 import (
-	"bufio"
 	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -67,15 +65,11 @@ func Create(root, scenario string, now time.Time) (Dir, error) {
 	id := now.UTC().Format(runFormat)
 	for n := 2; ; n++ {
 		d := Dir{Path: filepath.Join(parent, id), Scenario: scenario, Run: id}
-		err := os.Mkdir(d.Path, 0o755)
-		switch {
-		case err == nil:
+		if err = os.Mkdir(d.Path, 0o755); !errors.Is(err, fs.ErrExist) {
 			for _, sub := range []string{MetricsDir, LogDir, ExportDir} {
-				err = errors.Join(err, os.Mkdir(filepath.Join(d.Path, sub), 0o755))
+				err = cmp.Or(err, os.Mkdir(d.File(sub), 0o755))
 			}
-			return d, err
-		case !errors.Is(err, fs.ErrExist):
-			return Dir{}, fmt.Errorf("evidence: %w", err)
+			return d, rig.Wrap("evidence", err)
 		}
 		id = fmt.Sprintf("%s-%d", now.UTC().Format(runFormat), n)
 	}
@@ -175,13 +169,13 @@ func (d Dir) WriteText(name string, text []byte) error {
 func (d Dir) Read(name string, v any) error {
 	text, err := os.ReadFile(d.File(name))
 	if err == nil {
-		err = decode(strings.NewReader(string(text)), v)
+		err = decode(string(text), v)
 	}
 	return rig.Wrap("evidence "+name, err)
 }
 
-func decode(r io.Reader, v any) error {
-	dec := json.NewDecoder(r)
+func decode(text string, v any) error {
+	dec := json.NewDecoder(strings.NewReader(text))
 	dec.UseNumber()
 	return dec.Decode(v)
 }
@@ -201,29 +195,18 @@ func WriteLines[T any](d Dir, name string, vs []T) error {
 // ReadLines reads lines of JSON; a line that is none is left out: a process that was
 // killed may have written half of one. No file is no lines.
 func ReadLines[T any](d Dir, name string) ([]T, error) {
-	f, err := os.Open(d.File(name))
+	text, err := os.ReadFile(d.File(name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	if err != nil {
-		return nil, fmt.Errorf("evidence %s: %w", name, err)
-	}
-	defer f.Close()
 	var out []T
-	r := bufio.NewReader(f)
-	for {
-		line, err := r.ReadString('\n')
+	for line := range strings.Lines(string(text)) {
 		var v T
-		if strings.TrimSpace(line) != "" && decode(strings.NewReader(line), &v) == nil {
+		if decode(line, &v) == nil {
 			out = append(out, v)
 		}
-		switch {
-		case errors.Is(err, io.EOF):
-			return out, nil
-		case err != nil:
-			return nil, fmt.Errorf("evidence %s: %w", name, err)
-		}
 	}
+	return out, rig.Wrap("evidence "+name, err)
 }
 
 // Evidence is a directory as it was read.

@@ -59,10 +59,7 @@ type Families []*dto.MetricFamily
 func Parse(text []byte) (Families, error) {
 	parser := expfmt.NewTextParser(model.LegacyValidation)
 	found, err := parser.TextToMetricFamilies(bytes.NewReader(text))
-	if err != nil {
-		return nil, fmt.Errorf("metrics: %w", err)
-	}
-	return slices.Collect(maps.Values(found)), nil
+	return slices.Collect(maps.Values(found)), rig.Wrap("metrics", err)
 }
 
 // Scrape reads the metrics of an instance.

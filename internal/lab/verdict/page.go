@@ -64,10 +64,7 @@ func RunFlag(cmd *cobra.Command, run *string) {
 func directory(root, named, run string) (Dir, error) {
 	if _, err := os.Stat(filepath.Join(named, RecipeFile)); err == nil && run == "" {
 		path, err := filepath.Abs(named)
-		if err != nil {
-			return Dir{}, fmt.Errorf("report: %w", err)
-		}
-		return Dir{Path: path, Scenario: filepath.Base(filepath.Dir(path)), Run: filepath.Base(path)}, nil
+		return Dir{Path: path, Scenario: filepath.Base(filepath.Dir(path)), Run: filepath.Base(path)}, rig.Wrap("report", err)
 	}
 	d, err := Find(root, named, run)
 	if errors.Is(err, ErrNone) {
@@ -91,7 +88,7 @@ type page struct {
 	Failing  []Check
 	Took     string
 	Timeline template.HTML
-	Moments  []moment
+	Moments  []Mark
 	Charts   []chart
 	Events   []eventRow
 	Hidden   int // events that are not shown
@@ -171,8 +168,8 @@ func newPage(e *Evidence, jaegerURL string) (*page, error) {
 			}
 		}
 	}
-	p.Took = seconds(during.to.Sub(during.from))
-	p.Timeline, p.Moments = timeline(e.Timeline, during), moments(e.Timeline, during.from)
+	p.Took = p.Since(during.to)
+	p.Timeline, p.Moments = timeline(e.Timeline, during), e.Timeline
 	changes, err := ReadLines[Change](e.Dir, SeriesFile)
 	if err != nil {
 		return nil, err
@@ -184,12 +181,15 @@ func newPage(e *Evidence, jaegerURL string) (*page, error) {
 		}
 	}
 	p.Charts = charts(changes, during, faults)
-	p.log(e, during.from)
+	p.log(e)
 	p.Files, err = files(e.Dir)
 	return p, errors.Join(err, p.events(e), p.traces(e))
 }
 
-func seconds(d time.Duration) string { return strconv.FormatFloat(d.Seconds(), 'f', 1, 64) + " s" }
+// Since says how long after the begin of the run a moment was.
+func (p *page) Since(at time.Time) string {
+	return strconv.FormatFloat(at.Sub(p.Recipe.Started).Seconds(), 'f', 1, 64) + " s"
+}
 
 // traceLink leads to a trace in Jaeger; without a Jaeger it is the trace's id alone.
 func (p *page) traceLink(id string) link {
@@ -264,7 +264,7 @@ func (p *page) traces(e *Evidence) error {
 }
 
 // log shows what a person would look for: all but debug lines.
-func (p *page) log(e *Evidence, from time.Time) {
+func (p *page) log(e *Evidence) {
 	lines := slices.DeleteFunc(slices.Clone(e.Lines), func(l Line) bool {
 		return l.Get("level") == "debug"
 	})
@@ -288,7 +288,7 @@ func (p *page) log(e *Evidence, from time.Time) {
 			text = string(r[:maxText]) + " …"
 		}
 		p.Log = append(p.Log, logRow{
-			At: seconds(l.At.Sub(from)), File: strings.TrimSuffix(l.File, ".jsonl"), Level: l.Get("level"), Event: l.Get("event"),
+			At: p.Since(l.At), File: strings.TrimSuffix(l.File, ".jsonl"), Level: l.Get("level"), Event: l.Get("event"),
 			Text: text, Trace: p.traceLink(l.Get("trace_id")),
 		})
 	}

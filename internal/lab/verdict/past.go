@@ -229,7 +229,7 @@ func series(all []Past) (out []pastSeries) {
 
 func (s *pastSeries) describe() {
 	n := len(s.Values) - 1
-	last, before := s.Values[n], Distribution(slices.Sorted(slices.Values(s.Values[:n]))).Median()
+	last, before := s.Values[n], Distribution(s.Values[:n]).Median()
 	s.Last, s.Median, s.Trend = secs(&last), secs(&before), "-"
 	if before > 0 {
 		s.Trend = fmt.Sprintf("%+.0f %%", 100*(last/before-1))
