@@ -132,7 +132,7 @@ func (r *rig) judge(applied ...history.Applied) {
 		r.t.Fatal(err)
 	}
 	defer es.Close()
-	end, err := history.ReadEnd(r.t.Context(), r.pool, es, r.index)
+	end, err := history.ReadEnd(r.t.Context(), r.pool, es, r.index, reconcile.SearchIndex)
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -102,7 +102,7 @@ func (r *run) layOut() (schema string) {
 // end reads both stores. Documents are there by two names: of the entity, and of what [judged]
 // writes to.
 func (d *domain) end(ctx context.Context, p *rig.Place) (*history.End, error) {
-	end, err := history.ReadEndOf(ctx, p.Pool, p.Elastic, p.Index, d.documents)
+	end, err := history.ReadEnd(ctx, p.Pool, p.Elastic, p.Index, d.documents)
 	if err != nil || d.typ == "" {
 		return end, err
 	}

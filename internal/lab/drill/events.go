@@ -225,7 +225,7 @@ func (r *run) lastProbes(ctx context.Context) error {
 			return fmt.Errorf("probe documents: %w", err)
 		}
 	}
-	end, err := history.ReadEnd(ctx, r.Pool, r.Elastic, r.Index)
+	end, err := history.ReadEnd(ctx, r.Pool, r.Elastic, r.Index, reconcile.SearchIndex)
 	if err != nil {
 		return fmt.Errorf("probe stores: %w", err)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
+	"github.com/samuelhu324-dev/weft/internal/testenv/reconcile"
 	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
@@ -58,7 +59,7 @@ func (r *run) examine(round *Round) {
 }
 
 func (r *run) end() *history.End {
-	return rig.Try(history.ReadEnd(r.Ctx, r.Pool, r.Elastic, r.opts.Index)).Must(r)
+	return rig.Try(history.ReadEnd(r.Ctx, r.Pool, r.Elastic, r.opts.Index, reconcile.SearchIndex)).Must(r)
 }
 
 // missing returns the acknowledged events that the primary has not, of those that no

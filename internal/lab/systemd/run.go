@@ -19,6 +19,7 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/lab/traffic"
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
 	"github.com/samuelhu324-dev/weft/internal/testenv/process"
+	"github.com/samuelhu324-dev/weft/internal/testenv/reconcile"
 	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 )
 
@@ -225,7 +226,7 @@ func (r *run) judge() {
 		}
 	}
 	log := rig.Try(history.Read(r.Ctx, r.Pool, rig.Outbox, group)).Must(r)
-	end := rig.Try(history.ReadEnd(r.Ctx, r.Pool, r.Elastic, index)).Must(r)
+	end := rig.Try(history.ReadEnd(r.Ctx, r.Pool, r.Elastic, index, reconcile.SearchIndex)).Must(r)
 	acknowledged := r.stream.App.Acknowledged()
 	v := history.Check(history.Run{Log: log, Acknowledged: acknowledged, End: end})
 	out := &r.result

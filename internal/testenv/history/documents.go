@@ -252,14 +252,9 @@ type End struct {
 	Differences []reconcile.Difference
 }
 
-// ReadEnd compares index with search_index. It is about one moment when the outbox is
-// drained and nobody writes.
-func ReadEnd(ctx context.Context, db reconcile.DB, es *reconcile.Client, index string) (*End, error) {
-	return ReadEndOf(ctx, db, es, index, reconcile.SearchIndex)
-}
-
-// ReadEndOf is ReadEnd for another source, a query as [reconcile.Visitor] has it.
-func ReadEndOf(ctx context.Context, db reconcile.DB, es *reconcile.Client, index, source string) (*End, error) {
+// ReadEnd compares index with its source, a query as [reconcile.Visitor] has it. It is about one
+// moment when the outbox is drained and nobody writes.
+func ReadEnd(ctx context.Context, db reconcile.DB, es *reconcile.Client, index, source string) (*End, error) {
 	end := &End{Documents: map[string]int64{}}
 	var err error
 	end.Compared, err = reconcile.Visit(ctx, db, es, index, reconcile.Visitor{

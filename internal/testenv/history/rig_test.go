@@ -145,7 +145,7 @@ func (r *rig) check() *history.Verdict {
 		r.t.Fatal(err)
 	}
 	defer es.Close()
-	end, err := history.ReadEnd(r.t.Context(), r.pool, es, r.index)
+	end, err := history.ReadEnd(r.t.Context(), r.pool, es, r.index, reconcile.SearchIndex)
 	if err != nil {
 		r.t.Fatal(err)
 	}
