@@ -42,8 +42,10 @@ func CacheDir() (string, error) {
 
 func (c *cache) path(a artifact) string { return filepath.Join(c.dir, "servers", a.dirName()) }
 
-func (c *cache) has(a artifact) bool {
-	_, err := os.Stat(filepath.Join(c.path(a), a.proof))
+func (c *cache) has(a artifact) bool { return there(c.path(a), a.proof) }
+
+func there(path, proof string) bool {
+	_, err := os.Stat(filepath.Join(path, proof))
 	return err == nil
 }
 
@@ -55,14 +57,9 @@ func (c *cache) ensure(ctx context.Context, a artifact) (string, error) {
 }
 
 // Once makes something in a cache directory, unless its proof, a file below it, or where that is
-// empty path itself, is there. It waits
-// for another process that does so, and calls waiting first.
+// empty path itself, is there. It waits for another process that does so, and calls waiting first.
 func Once(ctx context.Context, path, proof string, waiting func(), install func() error) error {
-	there := func() bool {
-		_, err := os.Stat(filepath.Join(path, proof))
-		return err == nil
-	}
-	if there() {
+	if there(path, proof) {
 		return nil
 	}
 	dir := filepath.Dir(path)
@@ -74,7 +71,7 @@ func Once(ctx context.Context, path, proof string, waiting func(), install func(
 		return fmt.Errorf("lock of the cache: %w", err)
 	}
 	defer unlock()
-	if there() {
+	if there(path, proof) {
 		return nil
 	}
 	return install()

@@ -163,10 +163,8 @@ func prerequisites(ctx context.Context, getenv func(string) string, java int, wa
 			missing = append(missing, err.Error())
 		}
 	}
-	if wantMaven {
-		if onPath("mvn", getenv("PATH")) == "" {
-			missing = append(missing, needMaven)
-		}
+	if wantMaven && onPath("mvn", getenv("PATH")) == "" {
+		missing = append(missing, needMaven)
 	}
 	if len(missing) > 0 {
 		return "", fmt.Errorf("%s: %s", strings.Join(missing, " and "), howToInstall)

@@ -295,14 +295,11 @@ func (g *guardian) describe() *State {
 // stopAll leaves no process below the guardian.
 func (g *guardian) stopAll() {
 	killCommand(g.command)
-	var group errgroup.Group
+	var group sync.WaitGroup
 	for _, m := range g.servers {
-		group.Go(func() error {
-			m.quit() // its data goes with it
-			return nil
-		})
+		group.Go(m.quit) // its data goes with it
 	}
-	_ = group.Wait()
+	group.Wait()
 	killChildren(childrenBound)
 	if g.state != nil {
 		g.state.remove(g.file)

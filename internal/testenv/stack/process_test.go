@@ -158,7 +158,7 @@ func TestAccountMustReachTheServers(t *testing.T) {
 	if err := os.Chmod(closed, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	other := &account{UID: uint32(os.Getuid()) + 4711, GID: uint32(os.Getgid()) + 4711}
+	other := &account{Uid: uint32(os.Getuid()) + 4711, Gid: uint32(os.Getgid()) + 4711}
 	if err := other.reaches(inside); err == nil || !strings.Contains(err.Error(), "may not enter") {
 		t.Errorf("closed directory: got %v, want which one is closed", err)
 	}

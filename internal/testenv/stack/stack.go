@@ -64,12 +64,11 @@ type Stack struct {
 // the start only: running servers belong to the Stack until Close, or until this process ends.
 func Start(ctx context.Context, opts Options) (*Stack, error) {
 	s := &Stack{databaseURL: opts.DatabaseURL, elasticURL: opts.ElasticURL, report: newReporter(opts.Progress), cabled: opts.Cables}
-	switch {
-	case opts.HeapMB == 0 && opts.ElasticNodes > 1:
-		opts.HeapMB = NodeHeapMB
-	case opts.HeapMB == 0:
-		opts.HeapMB = DefaultHeapMB
+	heap := DefaultHeapMB
+	if opts.ElasticNodes > 1 {
+		heap = NodeHeapMB
 	}
+	opts.HeapMB = cmp.Or(opts.HeapMB, heap)
 	if err := opts.check(); err != nil {
 		return nil, err
 	}
@@ -104,9 +103,7 @@ func Start(ctx context.Context, opts Options) (*Stack, error) {
 	for _, node := range s.ElasticNodes() {
 		nodes = append(nodes, s.URL(node))
 	}
-	if len(nodes) > 0 {
-		s.elasticURL = strings.Join(nodes, ",")
-	}
+	s.elasticURL = cmp.Or(strings.Join(nodes, ","), s.elasticURL)
 	return s, nil
 }
 
@@ -255,10 +252,7 @@ func stateFileOr(given string) (string, error) {
 // The caller changes nothing in them.
 func Homes(ctx context.Context, progress io.Writer) (postgres, elastic string, err error) {
 	what, err := provide(ctx, Options{}, newReporter(progress))
-	if err != nil {
-		return "", "", err
-	}
-	return what.PostgresHome, what.ElasticHome, nil
+	return what.PostgresHome, what.ElasticHome, err
 }
 
 const externalBound = 10 * time.Second

@@ -26,7 +26,7 @@ func Up(ctx context.Context, opts Options, stateFile string) (state *State, star
 	state, stale, err := readState(file)
 	switch {
 	case err != nil:
-		return nil, false, fmt.Errorf("state: %w", err)
+		return nil, false, err
 	case stale:
 		report.line("the stack in %s is gone: starting another", file)
 	case state != nil && state.whole():
@@ -50,12 +50,9 @@ func Up(ctx context.Context, opts Options, stateFile string) (state *State, star
 	}
 	state, _, err = readState(file)
 	if err == nil && state == nil {
-		err = errors.New("it ended at once")
+		err = errors.New("state: it ended at once")
 	}
-	if err != nil {
-		return nil, false, fmt.Errorf("state: %w", err)
-	}
-	return state, true, nil
+	return state, err == nil, err
 }
 
 // Down stops the stack that stateFile describes, and reports false if there is none.
@@ -66,14 +63,11 @@ func Down(ctx context.Context, stateFile string) (stopped bool, err error) {
 	}
 	defer unlock()
 	state, stale, err := readState(file)
-	if err != nil {
-		return false, fmt.Errorf("state: %w", err)
-	}
-	if stale {
+	switch {
+	case stale:
 		return false, os.Remove(file)
-	}
-	if state == nil {
-		return false, nil
+	case err != nil || state == nil:
+		return false, err
 	}
 	return true, state.stop(ctx)
 }
@@ -85,10 +79,7 @@ func Status(stateFile string) (*State, error) {
 		return nil, err
 	}
 	state, _, err := readState(file)
-	if err != nil {
-		return nil, fmt.Errorf("state: %w", err)
-	}
-	return state, nil
+	return state, err
 }
 
 func lockState(ctx context.Context, report *reporter, given string) (file string, unlock func(), err error) {
@@ -182,7 +173,7 @@ func readState(name string) (state *State, stale bool, err error) {
 		return nil, false, nil
 	}
 	if err != nil {
-		return nil, false, err
+		return nil, false, fmt.Errorf("state: %w", err)
 	}
 	state = new(State)
 	if json.Unmarshal(content, state) != nil || !state.Guardian.Alive() {

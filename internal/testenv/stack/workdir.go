@@ -100,16 +100,14 @@ func abandoned(path string) bool {
 
 // account is whom the servers run as, where that is not the caller: neither server
 // runs as root.
-type account struct {
-	UID, GID uint32
-}
+type account syscall.Credential
 
 // serverAccount is nil for an ordinary user.
 func serverAccount(uid int) *account {
 	if uid != 0 {
 		return nil
 	}
-	nobody := &account{UID: 65534, GID: 65534}
+	nobody := &account{Uid: 65534, Gid: 65534}
 	found, err := user.Lookup("nobody")
 	if err != nil {
 		return nobody
@@ -119,22 +117,17 @@ func serverAccount(uid int) *account {
 	if errUID != nil || errGID != nil {
 		return nobody
 	}
-	return &account{UID: uint32(id), GID: uint32(gid)}
+	return &account{Uid: uint32(id), Gid: uint32(gid)}
 }
 
-func (a *account) credential() *syscall.Credential {
-	if a == nil {
-		return nil
-	}
-	return &syscall.Credential{Uid: a.UID, Gid: a.GID}
-}
+func (a *account) credential() *syscall.Credential { return (*syscall.Credential)(a) }
 
 // own gives a file or directory to the account.
 func (a *account) own(name string) error {
 	if a == nil {
 		return nil
 	}
-	return os.Chown(name, int(a.UID), int(a.GID))
+	return os.Chown(name, int(a.Uid), int(a.Gid))
 }
 
 // reaches says which directory on the way to dir, if any, the account cannot enter.
@@ -152,7 +145,7 @@ func (a *account) reaches(dir string) error {
 			return err
 		}
 		if !a.enters(info) {
-			return fmt.Errorf("%s: the servers run as uid %d, which may not enter %s (mode %v)", dir, a.UID, at, info.Mode().Perm())
+			return fmt.Errorf("%s: the servers run as uid %d, which may not enter %s (mode %v)", dir, a.Uid, at, info.Mode().Perm())
 		}
 		if at == filepath.Dir(at) {
 			return nil
@@ -163,9 +156,9 @@ func (a *account) reaches(dir string) error {
 func (a *account) enters(info fs.FileInfo) bool {
 	owner, ok := info.Sys().(*syscall.Stat_t)
 	switch {
-	case ok && owner.Uid == a.UID:
+	case ok && owner.Uid == a.Uid:
 		return info.Mode()&0o100 != 0
-	case ok && owner.Gid == a.GID:
+	case ok && owner.Gid == a.Gid:
 		return info.Mode()&0o010 != 0
 	default:
 		return info.Mode()&0o001 != 0
