@@ -227,7 +227,7 @@ type produced struct {
 	address string
 	counter *outbox.Produced
 	server  *http.Server
-	ended   chan struct{}
+	serving sync.WaitGroup
 }
 
 // kindOf is the kind of an event: the load has no event types of an application.
@@ -249,11 +249,8 @@ func produce(address, environment string) (*produced, error) {
 	}
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
-	p := &produced{address: listener.Addr().String(), counter: counter, server: &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}, ended: make(chan struct{})}
-	go func() {
-		defer close(p.ended)
-		_ = p.server.Serve(listener) // close ends it
-	}()
+	p := &produced{address: listener.Addr().String(), counter: counter, server: &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}}
+	p.serving.Go(func() { _ = p.server.Serve(listener) }) // close ends it
 	return p, nil
 }
 
@@ -265,7 +262,7 @@ func (p *produced) committed(events []outbox.NewEvent) {
 
 func (p *produced) close() {
 	_ = p.server.Close() // nobody waits for an answer
-	<-p.ended
+	p.serving.Wait()
 }
 
 const (

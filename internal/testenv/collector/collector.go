@@ -203,20 +203,14 @@ type Link struct{ Trace, Span string }
 // Find returns the spans of exactly that name whose attributes have at least these values, in their
 // order; nil attrs ask for none. Types count: a whole number is an int64.
 func Find(spans []Span, name string, attrs map[string]any) []Span {
-	var out []Span
-next:
-	for _, s := range spans {
-		if s.Name != name {
-			continue
-		}
+	return slices.DeleteFunc(slices.Clone(spans), func(s Span) bool {
 		for k, v := range attrs {
 			if s.Attrs[k] != v {
-				continue next
+				return true
 			}
 		}
-		out = append(out, s)
-	}
-	return out
+		return s.Name != name
+	})
 }
 
 // read returns the spans of a request, in its order.

@@ -3,6 +3,7 @@ package legacy
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -211,11 +212,7 @@ func Create(ctx context.Context, db DB) error { return create(ctx, db, true) }
 func CreateOld(ctx context.Context, db DB) error { return create(ctx, db, false) }
 
 func create(ctx context.Context, db DB, current bool) error {
-	var statements []string
-	statements = append(statements, content(current)...)
-	statements = append(statements, outbox("search", current)...)
-	statements = append(statements, outbox("chronicle", current)...)
-	statements = append(statements, chronicle(current)...)
+	statements := slices.Concat(content(current), outbox("search", current), outbox("chronicle", current), chronicle(current))
 	if current {
 		statements = append(statements,
 			`create table environment_sentinel (

@@ -37,13 +37,12 @@ func New(name string) (*Authority, error) {
 	if err != nil {
 		return nil, fmt.Errorf("authority: %w", err)
 	}
-	template := template(name)
-	template.IsCA, template.KeyUsage = true, x509.KeyUsageCertSign
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		return nil, fmt.Errorf("authority: %w", err)
+	cert := template(name)
+	cert.IsCA, cert.KeyUsage = true, x509.KeyUsageCertSign
+	der, err := x509.CreateCertificate(rand.Reader, cert, cert, key.Public(), key)
+	if err == nil {
+		cert, err = x509.ParseCertificate(der)
 	}
-	cert, err := x509.ParseCertificate(der)
 	if err != nil {
 		return nil, fmt.Errorf("authority: %w", err)
 	}

@@ -75,10 +75,7 @@ func StartJaeger(ctx context.Context, dir string, progress io.Writer) (_ *Jaeger
 		}
 		return err
 	})
-	if err != nil {
-		return nil, err
-	}
-	return j, nil
+	return j, err
 }
 
 // URL is where its HTTP API answers.

@@ -80,10 +80,7 @@ func StartPrometheus(ctx context.Context, opts PrometheusOptions) (*Prometheus, 
 		}
 		return err
 	})
-	if err != nil {
-		return nil, err
-	}
-	return p, nil
+	return p, err
 }
 
 // URL is where it answers.
