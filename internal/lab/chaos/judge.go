@@ -238,15 +238,8 @@ func (j *judged) said(title string) string {
 // keepFindings writes what is wrong, and the story of the entities that it is about.
 func (r *run) keepFindings(parts []judged) error {
 	return r.keep("findings.txt", func(w io.Writer) error {
-		for _, title := range []struct {
-			name  string
-			lines []string
-		}{{"instances that ended by themselves or badly", r.unexpected}, {"times of another clock", r.clocks}} {
-			fmt.Fprintf(w, "%s: %d\n", title.name, len(title.lines))
-			for _, line := range title.lines {
-				fmt.Fprintf(w, "  %s\n", line)
-			}
-		}
+		section(w, "instances that ended by themselves or badly", r.unexpected)
+		section(w, "times of another clock", r.clocks)
 		for n := range parts {
 			parts[n].tell(w)
 		}
@@ -254,21 +247,23 @@ func (r *run) keepFindings(parts []judged) error {
 	})
 }
 
-func (j *judged) tell(w io.Writer) {
-	section := func(title string, findings []history.Finding) {
-		fmt.Fprintf(w, "%s: %d\n", j.said(title), len(findings))
-		for _, f := range findings {
-			fmt.Fprintf(w, "  %v\n", f)
-		}
+// section writes lines below a title that counts them.
+func section[T any](w io.Writer, title string, lines []T) {
+	fmt.Fprintf(w, "%s: %d\n", title, len(lines))
+	for _, line := range lines {
+		fmt.Fprintf(w, "  %v\n", line)
 	}
+}
+
+func (j *judged) tell(w io.Writer) {
 	breaches := j.Breaches()
 	if len(j.Unsettled) > 0 {
 		breaches = append(breaches, history.Breach{Invariant: "convergence, after a dead letter", Findings: j.Unsettled})
 	}
 	for _, b := range breaches {
-		section(b.Invariant, b.Findings)
+		section(w, j.said(b.Invariant), b.Findings)
 	}
-	section("dead letters, which are legal", j.DeadLetters)
+	section(w, j.said("dead letters, which are legal"), j.DeadLetters)
 	told := map[outbox.Key]bool{}
 	for _, b := range breaches {
 		for _, f := range b.Findings {

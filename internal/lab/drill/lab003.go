@@ -114,17 +114,13 @@ func (r *run) claimPhase(phase, clause string, book *ledger) *skipPhase {
 // pace returns the events per second of the median time that two batches take: a machine that stands
 // still for a moment makes no difference.
 func pace(claims []claimEntry) float64 {
-	var rates []float64
+	var rates verdict.Distribution
 	for i := range max(0, len(claims)-2) {
 		if took := claims[i+2].At.Sub(claims[i].At).Seconds(); took > 0 {
 			rates = append(rates, float64(claims[i].Claimed+claims[i+1].Claimed)/took)
 		}
 	}
-	slices.Sort(rates)
-	if len(rates) == 0 {
-		return 0
-	}
-	return rates[len(rates)/2]
+	return rates.Median()
 }
 
 // claimAndWork claims a batch, and works on it and settles it in the same transaction.

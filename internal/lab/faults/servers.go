@@ -59,14 +59,13 @@ func restart(name, about string, server stack.Server, stop stack.Operation, shar
 		Heal: func(i *Injection) {
 			started := make(chan error, 1)
 			go func() { started <- i.Servers.Do(i.Ctx, stack.StartServer, i.is(server)) }()
-			probe := probePostgres
-			if server == stack.Elastic {
-				probe = probeElastic
-			}
 			err := rig.Await(i.Ctx, startTimeout, probePeriod, "answer of "+string(server), func(ctx context.Context) error {
 				ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 				defer cancel()
-				return probe(ctx, i)
+				if server == stack.Elastic {
+					return probeElastic(ctx, i)
+				}
+				return stack.Answers(ctx, i.DatabaseURL)
 			})
 			i.Accepts = time.Now() // the server's clock is this machine's
 			i.Must(errors.Join(err, <-started))
@@ -81,8 +80,6 @@ func (i *Injection) is(server stack.Server) stack.Server {
 	}
 	return server
 }
-
-func probePostgres(ctx context.Context, i *Injection) error { return stack.Answers(ctx, i.DatabaseURL) }
 
 // probeIndex is where it is tried whether Elasticsearch takes writes.
 func probeIndex(i *Injection) string { return "/" + url.PathEscape(i.Index+"-probe") }
