@@ -4,12 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -17,6 +19,7 @@ import (
 	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv"
+	"github.com/samuelhu324-dev/weft/internal/testenv/proxy"
 )
 
 func (s *shop) count(sql string) (n int) {
@@ -101,6 +104,38 @@ func TestLoadThatNobodyCarriesSaysSo(t *testing.T) {
 	interrupt()
 	if got := code(); got != exitTryAgain || !strings.Contains(out.String(), `"rows": 30,`) {
 		t.Errorf("code %d, %s; want the rows that were read", got, out)
+	}
+}
+
+// A follower waits for a database that is away, and says so.
+func TestLoadWaitsForItsDatabase(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	at := s.pool.Config().ConnConfig
+	link, err := proxy.NewLink(net.JoinHostPort(at.Host, strconv.Itoa(int(at.Port))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = link.Close() })
+	through, err := link.Through(at.ConnString())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.env = append(s.env, "DATABASE_URL="+through)
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	_, errOut, code := s.asked(ctx)
+	testenv.Eventually(t, func() bool { return strings.Contains(errOut.String(), "filling") }, "the load is asked for")
+	if err := link.Cut(); err != nil {
+		t.Fatal(err)
+	}
+	testenv.Eventually(t, func() bool { return strings.Contains(errOut.String(), "weft: waiting, since it may come back: ") }, "it says that the database is away")
+	if err := link.Heal(); err != nil {
+		t.Fatal(err)
+	}
+	s.running()
+	if got := code(); got != exitOK {
+		t.Errorf("code %d, %s", got, errOut)
 	}
 }
 

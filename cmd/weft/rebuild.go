@@ -159,7 +159,7 @@ func (a *app) follow(ctx context.Context, cfg config.Config, pool *pgxpool.Pool,
 	if vacant != "" {
 		meter.note(vacant)
 	}
-	return a.awaitRebuild(ctx, cfg, pool, name, func(r outbox.Rebuild) bool {
+	return a.awaitRebuild(ctx, cfg, pool, name, meter.note, func(r outbox.Rebuild) bool {
 		s := records.DescribeRebuild(name, r)
 		if now := s.Phase + s.Note; now != shown {
 			shown = now
@@ -177,7 +177,9 @@ func (a *app) follow(ctx context.Context, cfg config.Config, pool *pgxpool.Pool,
 }
 
 // awaitRebuild looks at a rebuild until f is content, or ctx ends; then it looks once more, so that it tells how far it is.
-func (a *app) awaitRebuild(ctx context.Context, cfg config.Config, pool *pgxpool.Pool, name string, f func(outbox.Rebuild) bool) (r outbox.Rebuild, content bool, err error) {
+// It waits for a server that is away, and has note say so once.
+func (a *app) awaitRebuild(ctx context.Context, cfg config.Config, pool *pgxpool.Pool, name string, note func(string), f func(outbox.Rebuild) bool) (r outbox.Rebuild, content bool, err error) {
+	away := false
 	tick := time.NewTicker(rebuildLook)
 	defer tick.Stop()
 	for {
@@ -187,12 +189,15 @@ func (a *app) awaitRebuild(ctx context.Context, cfg config.Config, pool *pgxpool
 			return r, false, errors.New("weft_rebuild has no row for " + name + " any more")
 		}
 		if err == nil {
-			r = now
+			r, away = now, false
 			if f(r) {
 				return r, true, nil
 			}
-		} else if code, _ := diagnose(err); code != exitUnavailable { // the server may come back
+		} else if code, why := diagnose(err); code != exitUnavailable {
 			return r, false, err
+		} else if !away {
+			away = true
+			note("waiting, since it may come back: " + why)
 		}
 		if last {
 			return r, false, nil
@@ -260,7 +265,7 @@ is in no phase for it.`,
 				}
 				ctx, cancel := context.WithTimeout(ctx, f.wait)
 				defer cancel()
-				r, done, err := a.awaitRebuild(ctx, cfg, pool, name, func(r outbox.Rebuild) bool { return r.Asked == "" })
+				r, done, err := a.awaitRebuild(ctx, cfg, pool, name, func(string) {}, func(r outbox.Rebuild) bool { return r.Asked == "" })
 				if err != nil {
 					return err
 				}
