@@ -87,7 +87,12 @@ func firstSchema(path string) string {
 		return strings.ReplaceAll(name, "\x00", `"`)
 	}
 	name, _, _ := strings.Cut(path, ",")
-	return strings.ToLower(strings.TrimSpace(name))
+	return strings.Map(func(r rune) rune { // as PostgreSQL does, which leaves others as they are
+		if 'A' <= r && r <= 'Z' {
+			return r + 'a' - 'A'
+		}
+		return r
+	}, strings.TrimSpace(name))
 }
 
 // inspect reads one table of the current schema.

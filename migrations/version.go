@@ -79,7 +79,7 @@ type SchemaError struct {
 
 // Error implements error.
 func (e *SchemaError) Error() string {
-	if e.Missing != "" {
+	if e.Next != "" {
 		return fmt.Sprintf("schema %q, the first one of search_path, does not exist, or role %q may not use it: weft would be made in %q; "+
 			"create schema %[1]q, grant usage on it, or correct search_path in the database URL, or of the role or the database", e.Missing, e.Role, e.Next)
 	}

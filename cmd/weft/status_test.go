@@ -301,13 +301,13 @@ func TestStatusNamesWhatHoldsUpTheLeader(t *testing.T) {
 	health.Set("home", errors.New("the shard is on db2")) // the command itself says that
 	health.SetProjection("books", admin.Outage, "es_connect")
 	health.SetProjection("tags", admin.Paused, "es_4xx")
-	health.SetProjection("blocks", admin.Running, "since noon the index is another one")
+	health.SetMoved("blocks", "the index is another one")
 	r, s := st()
 	if got := fmt.Sprint(len(s.Leader.Trouble)); got != "4" {
 		t.Errorf("JSON: got %+v, want four", s.Leader.Trouble)
 	}
 	for _, want := range []string{"\nUNUSABLE  elasticsearch since 20", ": no answer\n", "\nOUTAGE  books since 20", ": es_connect\n", "\nBREAKER  tags since 20", ": es_4xx\n",
-		"\nMOVED  blocks since noon the index is another one\n"} {
+		"\nMOVED  blocks since 20", ": the index is another one\n"} {
 		if !strings.Contains(r.out, want) {
 			t.Errorf("got %s, want %q", r.out, want)
 		}

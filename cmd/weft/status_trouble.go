@@ -51,7 +51,7 @@ func askLeader(ctx context.Context, st *records.Status) {
 	}
 }
 
-// stateMoved is that of a projection whose index is another one, outside a rebuild. Its detail says since when.
+// stateMoved is that of a projection whose index is another one, outside a rebuild.
 const stateMoved = "moved"
 
 // troubles lists dependencies before projections. Where the shard is at home the command itself says.
@@ -67,11 +67,12 @@ func troubles(r admin.Report) []records.Trouble {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.Projections)) {
-		switch p := r.Projections[name]; {
-		case p.Activity == admin.Outage, p.Activity == admin.Paused:
+		p := r.Projections[name]
+		if p.Activity == admin.Outage || p.Activity == admin.Paused {
 			out = append(out, records.Trouble{Of: name, State: string(p.Activity), Detail: p.Detail, Since: p.Since})
-		case p.Detail != "" && (p.Activity == admin.Running || p.Activity == admin.Suspended):
-			out = append(out, records.Trouble{Of: name, State: stateMoved, Detail: p.Detail, Since: p.Since})
+		}
+		if p.Moved != nil {
+			out = append(out, records.Trouble{Of: name, State: stateMoved, Detail: p.Moved.Detail, Since: p.Moved.Since})
 		}
 	}
 	return out
@@ -136,10 +137,7 @@ func nobodyLeads(group string) string {
 // describeTrouble returns the word for what is wrong, and the rest.
 func describeTrouble(t records.Trouble) []string {
 	word := strings.ToUpper(t.State)
-	switch t.State {
-	case stateMoved:
-		return []string{word, records.Plain(t.Of) + " " + records.Plain(t.Detail)}
-	case string(admin.Paused):
+	if t.State == string(admin.Paused) {
 		word = "BREAKER"
 	}
 	return []string{word, fmt.Sprintf("%s since %s: %s", records.Plain(t.Of), t.Since.UTC().Format(time.RFC3339), cmp.Or(records.Plain(t.Detail), "see the leader's log"))}

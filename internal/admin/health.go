@@ -52,7 +52,14 @@ type Projection struct {
 	Activity Activity  `json:"activity"`
 	Detail   string    `json:"detail,omitempty"`
 	Pause    string    `json:"pause,omitempty"` // who has paused it, when and why
+	Moved    *Moved    `json:"moved,omitempty"`
 	Since    time.Time `json:"since"`
+}
+
+// Moved says that the index behind the name is another one, and no rebuild has made it so.
+type Moved struct {
+	Detail string    `json:"detail,omitempty"`
+	Since  time.Time `json:"since"`
 }
 
 // Report is the body of the readiness endpoint.
@@ -151,6 +158,18 @@ func (h *Health) SetProjection(name string, a Activity, detail string) (changed 
 	return changed
 }
 
+// SetMoved records that the index of a projection is another one, or with an empty detail that this has been dealt with.
+func (h *Health) SetMoved(name, detail string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	p := h.rep.Projections[name]
+	p.Moved = nil
+	if detail != "" {
+		p.Moved = &Moved{Detail: detail, Since: h.now()}
+	}
+	h.rep.Projections[name] = p
+}
+
 // SetPause records who has paused a projection, when and why; an empty text means nobody.
 // Readiness does not change with it.
 func (h *Health) SetPause(name, text string) {
@@ -226,6 +245,9 @@ func (r Report) brief() Report {
 		}
 		if p.Pause != "" {
 			p.Pause = "paused"
+		}
+		if p.Moved != nil {
+			p.Moved = &Moved{Since: p.Moved.Since}
 		}
 		r.Projections[name] = p
 	}

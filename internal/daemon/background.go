@@ -234,9 +234,6 @@ func (d *daemon) look(leaving bool) {
 		if err := l.trouble.Load(); err != nil && occupied(*err) {
 			detail = (*err).Error()
 		}
-		if moved := l.moved.Load(); moved != nil && detail == "" {
-			detail = *moved
-		}
 		d.Health.SetProjection(l.proj.Name(), doing, detail)
 	}
 }

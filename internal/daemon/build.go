@@ -111,7 +111,7 @@ func (d *daemon) newProjector(p projections.Projection, pm *observe.Metrics, rm 
 	cfg := d.cfg
 	ordered, ok := p.(projections.Strict)
 	strict := ok && ordered.Strict()
-	l = projector{proj: p, attempted: make(chan struct{}), prepared: make(chan struct{}), takeover: &systemd.Pulse{}, trouble: &atomic.Pointer[error]{}, moved: &atomic.Pointer[string]{}}
+	l = projector{proj: p, attempted: make(chan struct{}), prepared: make(chan struct{}), takeover: &systemd.Pulse{}, trouble: &atomic.Pointer[error]{}}
 	l.store, err = outbox.NewStore(d.pool, outbox.StoreConfig{
 		Table: p.Table(), Projection: p.Name(), Group: cfg.Group, Owner: cfg.Instance,
 		Lease: cfg.Outbox.Lease, Timeout: cfg.Database.Timeout, Finished: outbox.Finished(cfg.Outbox.FinishedOf(p.Name())), Strict: strict,

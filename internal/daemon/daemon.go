@@ -37,8 +37,7 @@ type projector struct {
 	attempted chan struct{} // closed when the destination has been made, or could not be
 	prepared  chan struct{} // closed when it has been made
 	takeover  *systemd.Pulse
-	trouble   *atomic.Pointer[error]  // what the takeover waits for the end of; nil where there is nothing
-	moved     *atomic.Pointer[string] // says that its index is another one, outside a rebuild; nil where it is not
+	trouble   *atomic.Pointer[error] // what the takeover waits for the end of; nil where there is nothing
 }
 
 // Host is what the process around an instance hands to it.

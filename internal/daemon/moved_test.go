@@ -23,7 +23,10 @@ func TestIndexThatSomebodyReplacesIsTold(t *testing.T) {
 		if status, body := in.get("/health/ready"); status != http.StatusOK || json.Unmarshal([]byte(body), &rep) != nil {
 			return "not ready"
 		}
-		return rep.Projections[searchProjection].Detail
+		if m := rep.Projections[searchProjection].Moved; m != nil {
+			return m.Detail
+		}
+		return ""
 	}
 	await := func(what string, told int) {
 		t.Helper()
@@ -77,11 +80,20 @@ func TestIndexThatSomebodyReplacesIsTold(t *testing.T) {
 
 	move(3, 2)
 	await(fmt.Sprintf("the index is %[1]s-v2, and was %[1]s-v3;", r.index), 2)
+	compare()
+	await("", 2)
 	move(2, 3) // as the rebuild did, but by hand
 	await(fmt.Sprintf("the index is %[1]s-v3, and was %[1]s-v2;", r.index), 3)
 	compare()
 	await("", 3)
 
+	if asked, err := outbox.AskRebuild(t.Context(), r.pool, searchProjection, outbox.RebuildDropOld, "alice", "done", testenv.Limit); !asked || err != nil {
+		t.Fatalf("drop-old: %t, %v", asked, err)
+	}
+	testenv.Eventually(t, func() bool {
+		row, err := outbox.ReadRebuild(t.Context(), r.pool, searchProjection, testenv.Limit)
+		return err == nil && row.OldIndex == ""
+	}, "the old index is dropped")
 	r.elasticCall(http.MethodDelete, "/"+r.index+"-v3", "", nil)
 	r.elasticCall(http.MethodPut, "/"+r.index+"-v3", fmt.Sprintf(`{"aliases":{%q:{"is_write_index":true}}}`, r.index), nil)
 	await(r.index+"-v3 is another one of that name", 4)

@@ -281,7 +281,7 @@ func (r *rebuilder) again(ctx context.Context) error {
 	}
 	if left > 0 {
 		template := ""
-		if r.sink != nil {
+		if r.sink != nil && !r.holding {
 			template = r.sink.Templated(ctx, r.row.NewIndex)
 		}
 		return fmt.Errorf("the new index refuses %s %s: %s%s; correct the rows, or end this with `weft rebuild abort` and correct the mapping",

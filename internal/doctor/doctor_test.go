@@ -168,7 +168,7 @@ func TestFindingsInPostgres(t *testing.T) {
 		}, nil, want{"rivals", Error, "chronicle_outbox_events", "c of the group old works on it", "the same WEFT_GROUP"}},
 		"Subscriber": {func(t *testing.T, p *pgxpool.Pool) {
 			exec(t, p, "set allow_system_table_mods = on; insert into pg_subscription_rel (srsubid, srrelid, srsubstate) values (1, 'weft_leader'::regclass, 'r'), (1, 'chronicle_outbox_events'::regclass, 'r'), (1, 'search_index'::regclass, 'r')")
-		}, nil, want{"rivals", Error, "subscription unknown", "writes into chronicle_outbox_events, weft_leader: what the leader", "drop the subscription before it runs here"}},
+		}, nil, want{"rivals", Error, "subscription unknown", "writes into weft_leader: what the leader", "drop the subscription before it runs here"}},
 		"Paused": {func(t *testing.T, p *pgxpool.Pool) {
 			exec(t, p, "insert into weft_pause values ('weft', 'chronicle_events_to_entries', now() - interval '25 h', 'alice', 'reindexing')")
 		}, nil, want{"holds", Warning, "chronicle_events_to_entries", "paused by alice at 20", "weft resume chronicle_events_to_entries --by"}},

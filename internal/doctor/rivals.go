@@ -26,27 +26,24 @@ from weft_progress p left join weft_leader l on l.group_name = p.group_name and 
 where p.table_name = $1 and p.group_name <> $2`
 )
 
-// replicated are the tables that a logical replication subscription writes into.
+// replicated are the tables of a leader that a logical replication subscription writes into.
 const replicated = `
 select string_agg(distinct c.relname, ', '), string_agg(distinct coalesce(s.subname, 'unknown'), ', ')
 from pg_subscription_rel r join pg_class c on c.oid = r.srrelid left join pg_subscription s on s.oid = r.srsubid
-where c.relnamespace = quote_ident(current_schema())::regnamespace and c.relname = any ($1)
+where c.relnamespace = quote_ident(current_schema())::regnamespace and coalesce(s.subenabled, true)
+  and c.relname in ('weft_leader', 'weft_fence', 'weft_lease', 'weft_progress')
 having count(*) > 0`
 
 // subscriber names a subscription through which another server's weft writes here: its terms end those of this one.
 func (e *examination) subscriber(ctx context.Context) error {
-	ours := []string{"weft_leader", "weft_fence", "weft_lease", "weft_progress"}
-	for _, name := range e.Config.Projections {
-		ours = append(ours, e.Config.Registry().Table(name))
-	}
 	var tables, by string
-	err := e.Pool.QueryRow(ctx, replicated, ours).Scan(&tables, &by)
+	err := e.Pool.QueryRow(ctx, replicated).Scan(&tables, &by)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil
 	}
 	if err == nil {
 		e.add("rivals", Error, "subscription "+by, "logical replication writes into "+tables+": what the leader at the other server does ends the terms of a leader here, and undoes what it settles",
-			"run weft at one of the servers: drop the subscription before it runs here, or take these tables out of the publication")
+			"run weft at one of the servers: drop the subscription before it runs here, or take weft's tables out of the publication")
 	}
 	return err
 }

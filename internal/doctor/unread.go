@@ -2,10 +2,12 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
 
+	"github.com/samuelhu324-dev/weft/internal/postgres"
 	"github.com/samuelhu324-dev/weft/internal/records"
 	"github.com/samuelhu324-dev/weft/migrations"
 	"github.com/samuelhu324-dev/weft/outbox"
@@ -18,10 +20,14 @@ const mostUnread = 10_000
 // configuration has, and no term that runs, of whatever group.
 func (e *examination) unread(ctx context.Context) error {
 	made, err := migrations.ListOutboxes(ctx, e.Pool)
+	if kind, _ := postgres.Diagnose(err); kind == postgres.PermissionDenied { // a role that only runs instances need not know
+		return nil
+	}
 	if err != nil {
 		return err
 	}
 	var read []string
+	var errs []error
 	for _, name := range e.Config.Projections {
 		read = append(read, e.Config.Registry().Table(name))
 	}
@@ -36,21 +42,19 @@ func (e *examination) unread(ctx context.Context) error {
 		if reader.lives {
 			continue
 		}
-		if err := e.nobodyReads(ctx, o, reader.group); err != nil {
-			return err
-		}
+		errs = append(errs, e.nobodyReads(ctx, o, reader.group))
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // nobodyReads says how much waits in an outbox; last is the group that has read it, if one has.
 func (e *examination) nobodyReads(ctx context.Context, o migrations.Outbox, last string) error {
+	severity, waits := Note, "the role may not count its events"
 	var may bool
 	err := e.Pool.QueryRow(ctx, "select coalesce(has_table_privilege(to_regclass(quote_ident($1)), 'select'), true)", o.Name).Scan(&may)
 	if err != nil {
 		return err
 	}
-	waits := "the role may not count its events"
 	if may {
 		store, err := outbox.OpenStore(ctx, e.Pool, outbox.StoreConfig{
 			Table: o.Name, Projection: "none", Group: e.Config.Group, Owner: "doctor", Lease: time.Second, Timeout: e.Config.Database.Timeout})
@@ -61,8 +65,8 @@ func (e *examination) nobodyReads(ctx context.Context, o migrations.Outbox, last
 		if err != nil || st.Lag() == 0 {
 			return err
 		}
-		waits = records.Counted(int(st.Lag()), "1 event waits", "%d events wait")
-		if st.Capped {
+		severity, waits = Warning, records.Counted(int(st.Lag()), "1 event waits", "%d events wait")
+		if max(st.Pending, st.Retrying) >= mostUnread {
 			waits = fmt.Sprintf("%d events or more wait", st.Lag())
 		}
 		waits += ", the oldest for " + ago(st.Oldest)
@@ -71,7 +75,7 @@ func (e *examination) nobodyReads(ctx context.Context, o migrations.Outbox, last
 	if last != "" && last != e.Config.Group {
 		nobody += " any more (the last one was of the group " + last + ")"
 	}
-	e.add("schema.unread", Warning, o.Name, nobody+": "+waits+", and each change of "+o.Source+" adds to them",
+	e.add("schema.unread", severity, o.Name, nobody+": "+waits+". Each change of "+o.Source+" adds one",
 		"start instances that declare a projection with outbox.table "+o.Name+"; or, if nobody needs it, `weft outbox drop --name "+records.ShellWord(o.Name)+" --force --apply`")
 	return nil
 }

@@ -3,7 +3,6 @@ package doctor
 import (
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/migrations"
@@ -35,7 +34,7 @@ func TestOutboxThatNobodyReadsIsFound(t *testing.T) {
 	}
 	nothing("an outbox without an event")
 	exec(t, e.Pool, "insert into product select generate_series(1, 3)", "update product_outbox_events set created_at = now() - interval '3 days'")
-	finds("and no leader: 3 events wait, the oldest for 3 days, and each change of public.product adds to them",
+	finds("and no leader: 3 events wait, the oldest for 3 days. Each change of public.product adds one",
 		"start instances that declare a projection with outbox.table product_outbox_events; or, if nobody needs it, `weft outbox drop --name product_outbox_events --force --apply`")
 
 	exec(t, e.Pool, "insert into weft_leader (group_name, epoch, instance, acquired_at, renewed_at) values ('shop', 3, 'c', now(), now())",
@@ -58,7 +57,7 @@ func TestOutboxThatNobodyReadsIsFound(t *testing.T) {
 	finds("no leader: 3 events wait", "start instances")
 }
 
-// Counting costs the same beside any backlog, and a role without a right on the outbox is told of it all the same.
+// Events are counted up to a limit, and a role without a right on the outbox is told of it all the same.
 func TestUnreadOutboxIsCountedUpToALimit(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
@@ -69,15 +68,13 @@ func TestUnreadOutboxIsCountedUpToALimit(t *testing.T) {
 	}
 	e := patient(t, url)
 	exec(t, e.Pool, "insert into product select generate_series(1, 10100)")
-	start := time.Now()
 	if err := e.unread(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	t.Log(time.Since(start))
 	wantFinding(t, e.found, want{"schema.unread", Warning, "product_outbox_events", "10000 events or more wait, the oldest for", "weft outbox drop"})
 	e = patient(t, testenv.As(t, url, runner))
 	if err := e.unread(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	wantFinding(t, e.found, want{"schema.unread", Warning, "product_outbox_events", "the role may not count its events", "weft outbox drop"})
+	wantFinding(t, e.found, want{"schema.unread", Note, "product_outbox_events", "the role may not count its events", "weft outbox drop"})
 }

@@ -260,7 +260,7 @@ func play(t *testing.T, messages ...pgproto3.BackendMessage) string {
 func TestLoginThatIsAnsweredAndNoStatement(t *testing.T) {
 	t.Parallel()
 	addr := play(t, &pgproto3.AuthenticationOk{}, &pgproto3.ParameterStatus{Name: "client_encoding", Value: "UTF8"}, &pgproto3.ReadyForQuery{TxStatus: 'I'})
-	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second) // dial and login included
 	defer cancel()
 	_, err := postgres.Connect(ctx, "postgres://weft:"+password+"@"+addr+"/d?sslmode=disable", postgres.Options{})
 	if err == nil {
