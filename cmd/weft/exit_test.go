@@ -37,7 +37,7 @@ func TestFaultsOfElasticsearch(t *testing.T) {
 		"NoPrivilege":  {403, `{"error":{"type":"security_exception","reason":"is unauthorized"}}`, exitRefused, "a client without credentials lacks a privilege on \"docs\""},
 		"MissingIndex": {404, `{"error":{"type":"index_not_found_exception","reason":"no such index [docs]"}}`, exitTryAgain, "neither an alias nor an index is named \"docs\" at 127.0.0.1:"},
 		"ClosedIndex":  {400, `{"error":{"type":"index_closed_exception","reason":"closed","index":"docs-v1"}}`, exitTryAgain, "index is closed at 127.0.0.1:"},
-		"Blocked":      {403, `{"error":{"type":"cluster_block_exception","reason":"index [docs-v1] blocked by: [FORBIDDEN/9/index metadata (api)];"}}`, exitTryAgain, `ask who set it, then: PUT /docs/_settings {"index.blocks.metadata":null}`},
+		"Blocked":      {403, `{"error":{"type":"cluster_block_exception","reason":"index [docs-v1] blocked by: [FORBIDDEN/9/index metadata (api)];"}}`, exitTryAgain, `ask who set it, then: PUT /docs-v1/_settings {"index.blocks.metadata":null}`},
 		"ClusterBlock": {403, `{"error":{"type":"cluster_block_exception","reason":"blocked by: [FORBIDDEN/10/cluster create-index blocked (api)];"}}`, exitTryAgain, "cluster.blocks in GET /_cluster/settings"},
 		"CreateBlock":  {403, `{"error":{"type":"index_create_block_exception","reason":"blocked by: [FORBIDDEN/10/cluster create-index blocked (api)];"}}`, exitTryAgain, "cluster.blocks in GET /_cluster/settings"},
 		"Proxy":        {404, `<html>no such page</html>`, exitConfig, "the answer is not one of Elasticsearch (no X-Elastic-Product header) or OpenSearch: status 404 from 127.0.0.1:"},
