@@ -157,7 +157,6 @@ func TestRowWithoutAKeyIsNoEntity(t *testing.T) {
 	}
 }
 
-// A page of a destination or of the chronicle costs the same however many rows are before it.
 // The rows of a table, and those of a chronicle, are read from a position on, which one of an index is not.
 func TestDocumentsOfTables(t *testing.T) {
 	t.Parallel()
@@ -199,6 +198,7 @@ func TestDocumentsOfTables(t *testing.T) {
 	}
 }
 
+// A page of a destination or of the chronicle costs the same however many rows are before it.
 func TestPagesBeginInTheIndex(t *testing.T) {
 	t.Parallel()
 	b := cardShop(t)

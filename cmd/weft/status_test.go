@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http/httptest"
 	"os"
 	"strings"
@@ -303,7 +302,7 @@ func TestStatusNamesWhatHoldsUpTheLeader(t *testing.T) {
 	health.SetProjection("tags", admin.Paused, "es_4xx")
 	health.SetMoved("blocks", "the index is another one")
 	r, s := st()
-	if got := fmt.Sprint(len(s.Leader.Trouble)); got != "4" {
+	if len(s.Leader.Trouble) != 4 {
 		t.Errorf("JSON: got %+v, want four", s.Leader.Trouble)
 	}
 	for _, want := range []string{"\nUNUSABLE  elasticsearch since 20", ": no answer\n", "\nOUTAGE  books since 20", ": es_connect\n", "\nBREAKER  tags since 20", ": es_4xx\n",

@@ -113,7 +113,8 @@ func (e *examination) all(ctx context.Context) ([]Finding, error) {
 	e.try(ctx, check{"schema.version", func(ctx context.Context) error {
 		ok, err := e.upToDate(ctx)
 		if ok { // they read what older schemas lack
-			checks = append(checks, check{"index.missing", e.missingIndexes}, check{"holds", e.holds}, check{"rivals", e.rivals}, check{"rivals", e.subscriber}, check{"schema.unread", e.unread}, check{"instances", e.twins}, check{"history.days", e.history}, check{"schema.versions", e.versions})
+			checks = append(checks, check{"index.missing", e.missingIndexes}, check{"holds", e.holds}, check{"rivals", e.rivals}, check{"instances", e.twins},
+				check{"rivals", e.subscriber}, check{"schema.unread", e.unread}, check{"history.days", e.history}, check{"schema.versions", e.versions})
 		}
 		return err
 	}})

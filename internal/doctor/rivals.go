@@ -18,8 +18,8 @@ const (
 select coalesce(nullif(owner, ''), 'unknown'), count(*)
 from (select owner from %s where status = 'processing' and epoch is null limit 1000) p group by 1 order by 2 desc, 1 limit 1`
 
-	// working is the group, any but $2, whose leader was the last to work on a table; its leader, empty where that term is over;
-	// and whether a heartbeat of it came lately.
+	// working has one row for a table, unless the group is $2: the leader is empty where its term is over, and lives where a
+	// heartbeat of it came lately.
 	working = `
 select p.group_name, coalesce(l.instance, ''), coalesce(l.renewed_at > clock_timestamp() - interval '15 s', false)
 from weft_progress p left join weft_leader l on l.group_name = p.group_name and l.epoch = p.epoch and l.released_at is null

@@ -49,23 +49,17 @@ func (e *examination) unread(ctx context.Context) error {
 
 // nobodyReads says how much waits in an outbox; last is the group that has read it, if one has.
 func (e *examination) nobodyReads(ctx context.Context, o migrations.Outbox, last string) error {
-	severity, waits := Note, "the role may not count its events"
-	var may bool
-	err := e.Pool.QueryRow(ctx, "select coalesce(has_table_privilege(to_regclass(quote_ident($1)), 'select'), true)", o.Name).Scan(&may)
-	if err != nil {
+	severity := Warning
+	var waits string
+	st, err := e.waiting(ctx, o.Name)
+	kind, _ := postgres.Diagnose(err)
+	switch {
+	case kind == postgres.PermissionDenied:
+		severity, waits = Note, "the role may not count its events"
+	case err != nil || st.Lag() == 0:
 		return err
-	}
-	if may {
-		store, err := outbox.OpenStore(ctx, e.Pool, outbox.StoreConfig{
-			Table: o.Name, Projection: "none", Group: e.Config.Group, Owner: "doctor", Lease: time.Second, Timeout: e.Config.Database.Timeout})
-		if err != nil {
-			return err
-		}
-		st, err := store.Stats(ctx, time.Hour, mostUnread)
-		if err != nil || st.Lag() == 0 {
-			return err
-		}
-		severity, waits = Warning, records.Counted(int(st.Lag()), "1 event waits", "%d events wait")
+	default:
+		waits = records.Counted(int(st.Lag()), "1 event waits", "%d events wait")
 		if max(st.Pending, st.Retrying) >= mostUnread {
 			waits = fmt.Sprintf("%d events or more wait", st.Lag())
 		}
@@ -78,4 +72,14 @@ func (e *examination) nobodyReads(ctx context.Context, o migrations.Outbox, last
 	e.add("schema.unread", severity, o.Name, nobody+": "+waits+". Each change of "+o.Source+" adds one",
 		"start instances that declare a projection with outbox.table "+o.Name+"; or, if nobody needs it, `weft outbox drop --name "+records.ShellWord(o.Name)+" --force --apply`")
 	return nil
+}
+
+// waiting counts the open events of an outbox.
+func (e *examination) waiting(ctx context.Context, table string) (st outbox.Stats, err error) {
+	store, err := outbox.OpenStore(ctx, e.Pool, outbox.StoreConfig{
+		Table: table, Projection: "none", Group: e.Config.Group, Owner: "doctor", Lease: time.Second, Timeout: e.Config.Database.Timeout})
+	if err == nil {
+		st, err = store.Stats(ctx, time.Hour, mostUnread)
+	}
+	return st, err
 }
