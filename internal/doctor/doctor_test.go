@@ -204,6 +204,9 @@ func TestFindingsInPostgres(t *testing.T) {
 		"ReadOnly": {func(t *testing.T, p *pgxpool.Pool) {
 			exec(t, p, "do $$ begin execute format('alter database %I set default_transaction_read_only = on', current_database()); end $$")
 		}, nil, want{"postgres.read_only", Error, "", "default_transaction_read_only is on for database ", "alter database "}},
+		"NoTriggers": {func(t *testing.T, p *pgxpool.Pool) {
+			exec(t, p, "do $$ begin execute format('alter database %I set session_replication_role = replica', current_database()); end $$")
+		}, nil, want{"postgres.triggers", Error, "", "session_replication_role is replica for database ", " reset session_replication_role;"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -275,7 +278,7 @@ func TestFindingOfReadOnlyNamesWhoSetIt(t *testing.T) {
 	})
 	for _, source := range []string{"configuration file", "command line", "override"} {
 		e := &examination{}
-		e.readOnlyIs("db:5432/shop", source, "weft", "shop")
+		e.settingIs("db:5432/shop", "default_transaction_read_only", source, "weft", "shop")
 		wantFinding(t, e.found, want{"postgres.read_only", Error, "db:5432/shop", "default_transaction_read_only is on for the server (" + source + ")", "ask who set it before you change it"})
 		if strings.Contains(e.found[0].Remedy, "alter ") {
 			t.Errorf("%s: got remedy %q, want none that lets one role write", source, e.found[0].Remedy)

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -182,7 +183,10 @@ func (e *examination) answers(ctx context.Context, s *server, cluster bool) bool
 		return false
 	case err != nil && status != http.StatusForbidden: // without the privilege `monitor` the rest goes on
 		text, remedy := "no answer: ", "start the server, or correct ELASTIC_URL"
+		op, _ := errors.AsType[*net.OpError](err)
 		switch {
+		case op != nil && op.Op == "proxyconnect":
+			remedy = "the environment names a proxy: start it, correct HTTP_PROXY or HTTPS_PROXY, or name the host in NO_PROXY"
 		case status != 0:
 			text, remedy = "no use: it answers with ", "look at its load and its log, or correct ELASTIC_URL"
 		case elastic.IsAccess(err): // of a handshake, which says what to do

@@ -241,6 +241,19 @@ func TestFindingsInElasticsearch(t *testing.T) {
 	wantFinding(t, visit(t, s.URL, client, "idx"), want{"elastic.reachable", Error, "127.0.0.1", "no answer", "ELASTIC_URL"})
 }
 
+// A proxy of the environment that is away is told from a server that is away.
+func TestProxyThatIsAwayIsNamed(t *testing.T) {
+	t.Parallel()
+	gone := httptest.NewServer(nil)
+	gone.Close()
+	proxy, err := url.Parse(gone.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := visit(t, "http://elastic:9200", &http.Transport{Proxy: http.ProxyURL(proxy)}, "idx")
+	wantFinding(t, found, want{"elastic.reachable", Error, "elastic:9200", "proxyconnect tcp: dial tcp " + proxy.Host, "correct HTTP_PROXY or HTTPS_PROXY, or name the host in NO_PROXY"})
+}
+
 // The versions of OpenSearch are judged by their own measure.
 func TestVersionsOfOpenSearch(t *testing.T) {
 	t.Parallel()

@@ -32,29 +32,42 @@ func (e *examination) versionIs(number int, text string) {
 	}
 }
 
+// readOnly finds what lets no session of the role begin a term: a replica, or settings with which the lock session
+// is refused.
 func (e *examination) readOnly(ctx context.Context) error {
-	var recovery, readOnly bool
-	var source, role, database string
-	err := e.Pool.QueryRow(ctx, `
-select pg_is_in_recovery(), setting::boolean, source, quote_ident(session_user), quote_ident(current_database())
-from pg_settings where name = 'default_transaction_read_only'`).Scan(&recovery, &readOnly, &source, &role, &database)
+	where := postgres.Address(&e.Pool.Config().ConnConfig.Config)
+	var recovery bool
+	if err := e.Pool.QueryRow(ctx, "select pg_is_in_recovery()").Scan(&recovery); err != nil {
+		return err
+	}
+	if recovery {
+		e.add("postgres.read_only", Error, where, "the server is a replica: it takes no lease",
+			"let DATABASE_URL lead to the primary, as with target_session_attrs=read-write")
+		return nil
+	}
+	rows, err := e.Pool.Query(ctx, `
+select name, source, quote_ident(session_user), quote_ident(current_database()) from pg_settings
+where (name, setting) in (('default_transaction_read_only', 'on'), ('session_replication_role', 'replica'))`)
 	if err != nil {
 		return err
 	}
-	where := postgres.Address(&e.Pool.Config().ConnConfig.Config)
-	switch {
-	case recovery:
-		e.add("postgres.read_only", Error, where, "the server is a replica: it takes no lease", "let DATABASE_URL lead to the primary, as with target_session_attrs=read-write")
-	case readOnly:
-		e.readOnlyIs(where, source, role, database)
-	}
-	return nil
+	var name, source, role, database string
+	_, err = pgx.ForEachRow(rows, []any{&name, &source, &role, &database}, func() error {
+		e.settingIs(where, name, source, role, database)
+		return nil
+	})
+	return err
 }
 
-// readOnlyIs names who set default_transaction_read_only, by the source in pg_settings. A role's
+// settingIs names who set what lets nobody lead, by the source in pg_settings. A role's
 // setting would beat the server's, and let weft write where the server's keeps writers out.
-func (e *examination) readOnlyIs(where, source, role, database string) {
-	const setting = "default_transaction_read_only"
+func (e *examination) settingIs(where, name, source, role, database string) {
+	check, text, unless, server := "postgres.read_only", name+" is on for %s", "; unless it is to keep writers out",
+		"ask who set it before you change it: it may keep writers out of an old server or off a full disk"
+	if name == "session_replication_role" {
+		check, text, unless, server = "postgres.triggers", name+" is replica for %s: triggers do not fire, so nobody can lead, and changes of tables make no events", ";",
+			"alter system reset "+name+"; select pg_reload_conf();"
+	}
 	var on, remedy string
 	switch source {
 	case "database user":
@@ -68,12 +81,12 @@ func (e *examination) readOnlyIs(where, source, role, database string) {
 	case "client":
 		on, remedy = "this connection", "take it out of DATABASE_URL and PGOPTIONS"
 	default:
-		on, remedy = "the server ("+source+")", "ask who set it before you change it: it may keep writers out of an old server or off a full disk"
+		on, remedy = "the server ("+source+")", server
 	}
 	if remedy == "" {
-		remedy = "alter " + on + " reset " + setting + "; unless it is to keep writers out"
+		remedy = "alter " + on + " reset " + name + unless
 	}
-	e.add("postgres.read_only", Error, where, setting+" is on for "+on, remedy)
+	e.add(check, Error, where, fmt.Sprintf(text, on), remedy)
 }
 
 // pooler asks one connection several times which backend answers. A pooler gives out a
