@@ -59,7 +59,8 @@ type server struct {
 // refused is an answer other than the one that was asked for.
 type refused struct {
 	status int
-	text   string
+	text   string // the beginning of the body
+	said   string // what it says in words
 }
 
 func (r *refused) Error() string { return fmt.Sprintf("status %d: %s", r.status, r.text) }
@@ -103,7 +104,7 @@ func (s *server) ask(ctx context.Context, method, path string, body []byte, out 
 		return fmt.Errorf("%w: status %d", elastic.ErrProduct, status)
 	}
 	if response.StatusCode != http.StatusOK {
-		return &refused{response.StatusCode, string(answer[:min(len(answer), 200)])}
+		return &refused{response.StatusCode, string(answer[:min(len(answer), 200)]), elastic.Said(response.StatusCode, answer)}
 	}
 	if err := json.Unmarshal(answer, out); err != nil {
 		return fmt.Errorf("%w: %w", elastic.ErrUnreadable, err)
@@ -176,7 +177,8 @@ func (e *examination) answers(ctx context.Context, s *server, cluster bool) bool
 	e.expiringOf("elastic.certificate", s.url.Host, s.certificates)
 	switch status := statusOf(err); {
 	case status == http.StatusUnauthorized:
-		e.add("elastic.rights", Error, s.url.Host, "the server does not accept the credentials", "correct elastic.username and elastic.password, or elastic.api_key; then `kill -HUP` each instance")
+		refusal, _ := errors.AsType[*refused](err)
+		e.add("elastic.rights", Error, s.url.Host, "the server does not accept the credentials: "+refusal.said, "correct elastic.username and elastic.password, or elastic.api_key; then `kill -HUP` each instance")
 		return false
 	case noUse(err):
 		e.add("elastic.reachable", Error, s.url.Host, "no use: "+err.Error(), remedyOfAddress)

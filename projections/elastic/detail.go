@@ -2,6 +2,7 @@ package elastic
 
 import (
 	"encoding/json"
+	"fmt"
 	"regexp"
 	"strconv"
 	"strings"
@@ -20,6 +21,9 @@ type cause struct {
 	Index    string `json:"index"` // that it is about, if it is about one
 
 	RootCause []cause `json:"root_cause"` // of a whole request
+
+	// Credentials says why a key or token was not taken, as "API key: api key is expired": a text, or several.
+	Credentials any `json:"additional_unsuccessful_credentials"`
 }
 
 // parseCause reads the error of an item; raw may be nil or not an object.
@@ -51,6 +55,12 @@ func parseWhole(body []byte) cause {
 		c.CausedBy = &c.RootCause[0]
 	}
 	return c
+}
+
+// Said returns what the body of a refusal says, on one line.
+func Said(status int, body []byte) string {
+	c := parseWhole(body)
+	return c.detail(status)
 }
 
 // root returns the reason that the others were caused by.
@@ -118,6 +128,9 @@ func (c *cause) detail(status int) string {
 		if reason != "" {
 			b.WriteString(": ")
 			b.WriteString(reason)
+		}
+		if e.Credentials != nil {
+			fmt.Fprintf(&b, " (%v)", e.Credentials)
 		}
 	}
 	return outbox.OneLine(b.String(), maxDetail)

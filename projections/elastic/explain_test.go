@@ -45,6 +45,20 @@ func TestRefusalLeavesOutTheQueryOfTheRequest(t *testing.T) {
 	}
 }
 
+// Why a key is not taken stands beside the reason, as one text or several.
+func TestRefusalSaysWhyAKeyIsNotTaken(t *testing.T) {
+	t.Parallel()
+	for why, want := range map[string]string{
+		`"API key: api key is expired"`:                                        "unable to authenticate (API key: api key is expired)",
+		`["API key: unable to find apikey with id x","service token: denied"]`: "unable to authenticate ([API key: unable to find apikey with id x service token: denied])",
+	} {
+		body := `{"error":{"root_cause":[],"type":"security_exception","reason":"unable to authenticate","additional_unsuccessful_credentials":` + why + `},"status":401}`
+		if got := Said(http.StatusUnauthorized, []byte(body)); !strings.HasSuffix(got, want) {
+			t.Errorf("got %q, want %q at its end", got, want)
+		}
+	}
+}
+
 // A handshake that fails names its remedy itself: the server runs, and the address is right.
 func TestRemedyOfAHandshake(t *testing.T) {
 	t.Parallel()
