@@ -271,8 +271,6 @@ func (v *verifier) rowless(ctx context.Context, held []projections.Held) (looked
 	for i, yes := range own {
 		if yes {
 			l.suspects = append(l.suspects, rowless[i])
-		} else {
-			l.found.Documents--
 		}
 	}
 	return l, nil

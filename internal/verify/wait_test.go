@@ -90,3 +90,33 @@ func TestDestinationIsWaitedFor(t *testing.T) {
 		})
 	}
 }
+
+// shared is an index with documents of two shards, of which this one has the first.
+type shared struct {
+	projections.Sides
+	Events
+}
+
+func (shared) Known(_ context.Context, keys []outbox.Key) ([]bool, error) {
+	return make([]bool, len(keys)), nil
+}
+
+func (shared) Owns(_ context.Context, keys []outbox.Key) ([]bool, error) {
+	own := make([]bool, len(keys))
+	own[0] = true
+	return own, nil
+}
+
+// Documents of rows of another shard are neither counted nor taken off the count.
+func TestDocumentsOfOtherShardsAreLeftOut(t *testing.T) {
+	t.Parallel()
+	var held []projections.Held
+	for _, id := range []string{"own", "other", "another"} {
+		held = append(held, projections.Held{Key: outbox.Key{Type: "t", ID: outbox.Text(id)}})
+	}
+	v := &verifier{Options: Options{Sides: shared{}, Events: shared{}}}
+	got, err := v.rowless(t.Context(), held)
+	if err != nil || got.found.Documents != 0 || len(got.suspects) != 1 || got.suspects[0] != held[0].Key {
+		t.Errorf("got %d documents and the suspects %v, %v, want 0 and %v", got.found.Documents, got.suspects, err, held[0].Key)
+	}
+}
