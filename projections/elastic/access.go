@@ -2,6 +2,7 @@ package elastic
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
@@ -9,7 +10,9 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
+	"net/url"
 	"reflect"
 	"sync"
 	"time"
@@ -153,17 +156,18 @@ func (t *Transport) Change(a Access) error {
 		return fmt.Errorf("access to Elasticsearch: %w", err)
 	}
 	next := &http.Transport{
-		Proxy:                 http.ProxyFromEnvironment,
-		DialContext:           dial,
-		TLSClientConfig:       config,
-		TLSHandshakeTimeout:   5 * time.Second,
-		ExpectContinueTimeout: time.Second,
-		MaxIdleConns:          32,
-		MaxIdleConnsPerHost:   16,
-		IdleConnTimeout:       60 * time.Second,
-		DisableCompression:    true, // answers are small, and both ends pay for gzip in CPU
-		WriteBufferSize:       64 << 10,
-		ReadBufferSize:        32 << 10,
+		Proxy:                  http.ProxyFromEnvironment,
+		OnProxyConnectResponse: connected,
+		DialContext:            dial,
+		TLSClientConfig:        config,
+		TLSHandshakeTimeout:    5 * time.Second,
+		ExpectContinueTimeout:  time.Second,
+		MaxIdleConns:           32,
+		MaxIdleConnsPerHost:    16,
+		IdleConnTimeout:        60 * time.Second,
+		DisableCompression:     true, // answers are small, and both ends pay for gzip in CPU
+		WriteBufferSize:        64 << 10,
+		ReadBufferSize:         32 << 10,
 	}
 	t.mu.Lock()
 	old := t.through
@@ -173,6 +177,15 @@ func (t *Transport) Change(a Access) error {
 		old.CloseIdleConnections()
 	}
 	return nil
+}
+
+// connected names the proxy of the environment that does not connect weft to Elasticsearch: the words of its answer alone
+// read as those of the server.
+func connected(_ context.Context, proxy *url.URL, _ *http.Request, answer *http.Response) error {
+	if answer.StatusCode == http.StatusOK {
+		return nil
+	}
+	return &net.OpError{Op: "dial", Net: "by the proxy " + proxy.Host, Err: fmt.Errorf("it answers %s: correct HTTPS_PROXY, or name the host in NO_PROXY", answer.Status)}
 }
 
 func (t *Transport) current() (*http.Transport, string, Access) {

@@ -100,6 +100,9 @@ func refused(host string, status int, detail, index string, a Access) error {
 	case status == http.StatusForbidden && strings.Contains(detail, "cluster:monitor/"):
 		return fmt.Errorf("%w: %s lacks a privilege on the cluster, says %s: grant the cluster privilege monitor, which a rebuild needs", ErrRefused, a.who(), said)
 	case status == http.StatusForbidden:
+		if detail == "status 403" { // Elasticsearch gives a reason
+			said += ", or a proxy before it"
+		}
 		return fmt.Errorf("%w: %s lacks a privilege on %q, says %s: grant read, index, delete, view_index_metadata and monitor, and manage if weft is to create or rebuild the index",
 			ErrRefused, a.who(), index, said)
 	case a.Username != "":

@@ -2,8 +2,12 @@ package elastic
 
 import (
 	"net/http"
+	"net/http/httptest"
+	"net/url"
 	"strings"
 	"testing"
+
+	"github.com/samuelhu324-dev/weft/outbox"
 )
 
 func TestRefusalNamesTheMissingPrivilege(t *testing.T) {
@@ -11,7 +15,8 @@ func TestRefusalNamesTheMissingPrivilege(t *testing.T) {
 	for detail, want := range map[string][2]string{
 		"action [indices:monitor/stats] is unauthorized for user [weft] on indices [docs]":                                                       {`a privilege on "docs"`, "view_index_metadata and monitor"},
 		"action [cluster:monitor/health] is unauthorized for user [weft], this action is granted by the cluster privileges [monitor,manage,all]": {"a privilege on the cluster", "the cluster privilege monitor"},
-		"no permissions for [cluster:monitor/health] and User [name=weft]":                                                                       {"a privilege on the cluster", "the cluster privilege monitor"},
+		"status 403": {"says Elasticsearch at host:1 (status 403), or a proxy before it: grant", `a privilege on "docs"`},
+		"no permissions for [cluster:monitor/health] and User [name=weft]": {"a privilege on the cluster", "the cluster privilege monitor"},
 	} {
 		err := refused("host:1", http.StatusForbidden, detail, "docs", Access{Username: "weft"})
 		for _, part := range want {
@@ -65,5 +70,34 @@ func TestRemedyOfAHandshake(t *testing.T) {
 	err := &UnansweredError{Hosts: "host:1", err: &handshakeError{"host:1", "correct it", errFingerprint}}
 	if got := err.Error() + "; " + err.Remedy(); !strings.HasSuffix(got, ": correct it; then try again") {
 		t.Errorf("got %q", got)
+	}
+}
+
+// A proxy that lets nobody through is named: its words alone read as those of Elasticsearch.
+func TestProxyThatRefusesIsNamed(t *testing.T) {
+	t.Parallel()
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) }))
+	defer proxy.Close()
+	at, err := url.Parse(proxy.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport, err := NewTransport(Access{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport.through.Proxy = http.ProxyURL(at)
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://search.example:9200/", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := transport.RoundTrip(request)
+	if err == nil {
+		_ = response.Body.Close()
+		t.Fatal("got an answer")
+	}
+	want := "by the proxy " + at.Host + ": it answers 403 Forbidden: correct HTTPS_PROXY, or name the host in NO_PROXY"
+	if reason := classifyError(err, 0, 0).fault.Reason; !strings.HasSuffix(err.Error(), want) || reason != outbox.ReasonESConnect {
+		t.Errorf("got %v and %s, want %q and %s", err, reason, want, outbox.ReasonESConnect)
 	}
 }
