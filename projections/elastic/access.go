@@ -185,7 +185,7 @@ func connected(_ context.Context, proxy *url.URL, _ *http.Request, answer *http.
 	if answer.StatusCode == http.StatusOK {
 		return nil
 	}
-	return &net.OpError{Op: "dial", Net: "by the proxy " + proxy.Host, Err: fmt.Errorf("it answers %s: correct HTTPS_PROXY, or name the host in NO_PROXY", answer.Status)}
+	return &net.OpError{Op: "proxyconnect", Net: proxy.Host, Err: fmt.Errorf("the proxy answers %s: correct HTTPS_PROXY, or name the host in NO_PROXY", answer.Status)}
 }
 
 func (t *Transport) current() (*http.Transport, string, Access) {

@@ -208,7 +208,7 @@ func classifyError(err error, size, sent int) *problem {
 		p := fault(outbox.ReasonES5xx)
 		p.fault.RetryAfter = retryAfter(alone.header.Get("Retry-After"), time.Now())
 		return p
-	case errors.As(err, &op) && op.Op == "dial", errors.As(err, &dns), errors.Is(err, syscall.ECONNREFUSED),
+	case errors.As(err, &op) && (op.Op == "dial" || op.Op == "proxyconnect"), errors.As(err, &dns), errors.Is(err, syscall.ECONNREFUSED),
 		errors.As(err, &verify), errors.As(err, &record), errors.As(err, &shake):
 		return fault(outbox.ReasonESConnect)
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &netErr) && netErr.Timeout():

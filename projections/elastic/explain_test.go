@@ -96,7 +96,7 @@ func TestProxyThatRefusesIsNamed(t *testing.T) {
 		_ = response.Body.Close()
 		t.Fatal("got an answer")
 	}
-	want := "by the proxy " + at.Host + ": it answers 403 Forbidden: correct HTTPS_PROXY, or name the host in NO_PROXY"
+	want := "proxyconnect " + at.Host + ": the proxy answers 403 Forbidden: correct HTTPS_PROXY, or name the host in NO_PROXY"
 	if reason := classifyError(err, 0, 0).fault.Reason; !strings.HasSuffix(err.Error(), want) || reason != outbox.ReasonESConnect {
 		t.Errorf("got %v and %s, want %q and %s", err, reason, want, outbox.ReasonESConnect)
 	}
