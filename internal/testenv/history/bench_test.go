@@ -143,8 +143,8 @@ func BenchmarkCheck(b *testing.B) {
 			b.ReportAllocs()
 			b.ReportMetric(float64(len(run.Applied)), "items")
 			for b.Loop() {
-				if err := Check(run).Err(); err != nil {
-					b.Fatal(err)
+				if bad := Check(run).Breaches(); len(bad) > 0 {
+					b.Fatal(bad)
 				}
 				Takeovers(run.Log, []FaultMark{{Name: "x", At: start, Epoch: 1}})
 			}

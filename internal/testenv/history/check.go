@@ -1,7 +1,6 @@
 package history
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -131,18 +130,6 @@ func (v *Verdict) Breaches() []Breach {
 		}
 	}
 	return out
-}
-
-// Err returns nil when no invariant is broken, and otherwise names those that are.
-func (v *Verdict) Err() error {
-	var bad []string
-	for _, b := range v.Breaches() {
-		bad = append(bad, fmt.Sprintf("%s: %d findings, the first is %v", b.Invariant, len(b.Findings), b.Findings[0]))
-	}
-	if len(bad) == 0 {
-		return nil
-	}
-	return errors.New(strings.Join(bad, "; "))
 }
 
 // beside is what the aliases end with by which a rebuild writes to a new index.
