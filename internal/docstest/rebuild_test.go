@@ -191,7 +191,7 @@ func (r *restore) drained() {
 
 func (r *restore) compare() *reconcile.Report {
 	r.t.Helper()
-	got, err := reconcile.Run(r.t.Context(), r.pool, r.elastic, r.index)
+	got, err := reconcile.Run(r.t.Context(), r.pool, r.elastic, r.index, reconcile.SearchIndex)
 	if err != nil {
 		r.t.Fatal(err)
 	}

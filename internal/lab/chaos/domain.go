@@ -46,7 +46,7 @@ type domain struct {
 	application
 	projection string
 	watched    func(context.Context) ([]outbox.Key, error) // writes entities that stay as they are; nil where they cannot be told from others
-	documents  string                                      // query for what they must be; see [reconcile.Visitor]
+	documents  string                                      // query for what they must be; see [reconcile.Run]
 	typ        string                                      // of the entities, where documents are known by their places alone
 	shards     map[string]int                              // by routing
 }

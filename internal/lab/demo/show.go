@@ -181,7 +181,7 @@ func (r *run) drain() {
 // verify reads the record and both stores and runs the searches.
 func (r *run) verify(takeovers []takeover, loaded int64) *outcome {
 	r.screen.Enter("comparing PostgreSQL with Elasticsearch")
-	compared := rig.Try(reconcile.Run(r.Ctx, r.Pool, r.Elastic, r.Index)).MustDo(r, "reconcile")
+	compared := rig.Try(reconcile.Run(r.Ctx, r.Pool, r.Elastic, r.Index, reconcile.SearchIndex)).MustDo(r, "reconcile")
 	how := "equal"
 	if !compared.Equal() {
 		how = "NOT equal"

@@ -252,20 +252,14 @@ type End struct {
 	Differences []reconcile.Difference
 }
 
-// ReadEnd compares index with its source, a query as [reconcile.Visitor] has it. It is about one
+// ReadEnd compares index with its source, a query as [reconcile.Run] has it. It is about one
 // moment when the outbox is drained and nobody writes.
 func ReadEnd(ctx context.Context, db reconcile.DB, es *reconcile.Client, index, source string) (*End, error) {
-	end := &End{Documents: map[string]int64{}}
-	var err error
-	end.Compared, err = reconcile.Visit(ctx, db, es, index, reconcile.Visitor{
-		Source:     source,
-		Document:   func(id string, version int64) { end.Documents[id] = version },
-		Difference: func(d reconcile.Difference) { end.Differences = append(end.Differences, d) },
-	})
+	compared, err := reconcile.Run(ctx, db, es, index, source)
 	if err != nil {
 		return nil, fmt.Errorf("compare %s with its source: %w", index, err)
 	}
-	return end, nil
+	return &End{Compared: compared, Documents: compared.Versions, Differences: compared.Differences}, nil
 }
 
 // Diverged returns the documents that are not what the rows of search_index say, and,

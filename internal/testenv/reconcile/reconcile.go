@@ -2,7 +2,6 @@ package reconcile
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -56,6 +55,9 @@ type Report struct {
 	Extra     int
 	Stale     int
 	Examples  []Difference // the first of each kind, at most ten of each
+
+	Versions    map[string]int64 `json:"-"` // of each document, by its id
+	Differences []Difference     `json:"-"` // all
 }
 
 // maxExamples is how many differences of a kind a report names.
@@ -65,6 +67,7 @@ const maxExamples = 10
 func (r *Report) Equal() bool { return r.Missing == 0 && r.Extra == 0 && r.Stale == 0 }
 
 func (r *Report) add(d Difference) {
+	r.Differences = append(r.Differences, d)
 	count := map[Kind]*int{Missing: &r.Missing, Extra: &r.Extra, Stale: &r.Stale}[d.Kind]
 	*count++
 	if *count <= maxExamples {
@@ -82,40 +85,20 @@ select entity_type || ':' || entity_id, event_version, jsonb_build_object(
   'event_version', event_version, 'created_at', created_at, 'updated_at', updated_at)
 from search_index`
 
-// Visitor says what a comparison reads, and is told what it meets; each may be left out.
-type Visitor struct {
-	// Source is a query for the documents that there must be: id, version and fields, as jsonb.
-	// Where there is a routing, it and a colon precede the id. Empty means SearchIndex.
-	Source     string
-	Document   func(id string, version int64)
-	Difference func(Difference)
-}
-
-// Run refreshes index, an index or alias, and compares all of it with all rows of
-// search_index, found by db's search_path. A difference is no error.
-func Run(ctx context.Context, db DB, es *Client, index string) (*Report, error) {
-	return Visit(ctx, db, es, index, Visitor{})
-}
-
-// Visit is Run that also tells v of every document and every difference.
-func Visit(ctx context.Context, db DB, es *Client, index string, v Visitor) (*Report, error) {
+// Run refreshes index, an index or alias, and compares all of it with all rows of source: a query for
+// the documents that there must be, with id, version and fields, as jsonb, which finds its tables by db's
+// search_path. Where there is a routing, it and a colon precede the id. A difference is no error.
+func Run(ctx context.Context, db DB, es *Client, index, source string) (*Report, error) {
 	path := "/" + url.PathEscape(index)
 	if err := es.Do(ctx, http.MethodPost, path+"/_refresh", nil, nil); err != nil {
 		return nil, fmt.Errorf("refresh %s: %w", index, err)
 	}
-	report := &Report{}
-	add := func(d Difference) {
-		report.add(d)
-		if v.Difference != nil {
-			v.Difference(d)
-		}
-	}
-	rows, err := readRows(ctx, db, cmp.Or(v.Source, SearchIndex))
+	report := &Report{Versions: map[string]int64{}}
+	rows, err := readRows(ctx, db, source)
 	if err != nil {
 		return nil, fmt.Errorf("read the source of %s: %w", index, err)
 	}
 	report.Rows = len(rows)
-	seen := map[string]bool{}
 	err = pages(ctx, es, path, func(hits []hit) error {
 		for i := range hits {
 			h := &hits[i]
@@ -123,21 +106,19 @@ func Visit(ctx context.Context, db DB, es *Client, index string, v Visitor) (*Re
 				h.ID = h.Routing + ":" + h.ID
 			}
 			report.Documents++
-			if v.Document != nil {
-				v.Document(h.ID, h.Version)
-			}
+			_, again := report.Versions[h.ID]
+			report.Versions[h.ID] = h.Version
 			row, ok := rows[h.ID]
-			if !ok || seen[h.ID] {
-				add(Difference{Kind: Extra, ID: h.ID})
+			if !ok || again {
+				report.add(Difference{Kind: Extra, ID: h.ID})
 				continue
 			}
-			seen[h.ID] = true
 			fields, err := compare(&row, h)
 			if err != nil {
 				return fmt.Errorf("row of %s: %w", h.ID, err)
 			}
 			if len(fields) > 0 {
-				add(Difference{Kind: Stale, ID: h.ID, Fields: fields})
+				report.add(Difference{Kind: Stale, ID: h.ID, Fields: fields})
 			}
 		}
 		return nil
@@ -146,8 +127,8 @@ func Visit(ctx context.Context, db DB, es *Client, index string, v Visitor) (*Re
 		return nil, err
 	}
 	for _, id := range slices.Sorted(maps.Keys(rows)) {
-		if !seen[id] {
-			add(Difference{Kind: Missing, ID: id})
+		if _, there := report.Versions[id]; !there {
+			report.add(Difference{Kind: Missing, ID: id})
 		}
 	}
 	return report, nil
