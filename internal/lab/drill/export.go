@@ -69,7 +69,7 @@ func (x *export) run(scenario string) {
 	out := verdict.Exported{Source: "capture", Service: service, At: time.Now().UTC(), Queries: x.queries(e)}
 	if x.JaegerURL != "" {
 		out.Source = verdict.Address(x.JaegerURL)
-		source = jaeger{watch.NewTraces(x.JaegerURL), service, x.Lookback, x.Limit}
+		source = jaeger{rig.Try(watch.NewTraces(x.JaegerURL)).MustDo(x, "JAEGER_URL"), service, x.Lookback, x.Limit}
 	}
 	x.Expect(len(e.Recipe.Settings) > 0, "export: no instance of weft takes part in this drill, and so there are no traces")
 	x.Expect(len(out.Queries) > 0, "export: the run has no event; name one with --event or --batch")

@@ -38,7 +38,7 @@ func NewClient(base string) (*Client, error) {
 	for raw := range strings.SplitSeq(base, ",") {
 		u, err := url.Parse(raw)
 		if err != nil || u.Host == "" {
-			return nil, fmt.Errorf("elasticsearch URL: want http://host:port")
+			return nil, errors.New("URL: want http://host:port")
 		}
 		c.nodes = append(c.nodes, u)
 	}

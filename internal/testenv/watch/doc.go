@@ -4,7 +4,7 @@
 // # What is guaranteed
 //
 //   - The server that answers is the one that was started: Prometheus proves it by its
-//     configuration file, Jaeger by a header of this start.
+//     configuration file, Jaeger by the path of its API, which is this start's own.
 //   - A server ends with its Close, and on Linux with this process, however that ends.
 //   - Every question has a deadline. A server that ends by itself is reported by Close
 //     with the end of its log.

@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -14,23 +13,21 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv/process"
+	"github.com/samuelhu324-dev/weft/internal/testenv/reconcile"
 	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 )
 
-const (
-	startHeader = "Weft-Lab-Start"
-	keptTraces  = 200_000
-)
+const keptTraces = 200_000
 
 // Jaeger is a running all-in-one that keeps its traces in memory. Its methods are safe
 // for concurrent use.
 type Jaeger struct {
 	*server
 	*Traces
+	path  string // of its API: another Jaeger has none there
 	ports struct{ query, queryGRPC, admin, grpc, http, legacyGRPC, legacyHTTP int }
 }
 
@@ -44,12 +41,18 @@ func StartJaeger(ctx context.Context, dir string, progress io.Writer) (_ *Jaeger
 	if dir, err = filepath.Abs(dir); err != nil {
 		return nil, fmt.Errorf("jaeger: %w", err)
 	}
-	j := &Jaeger{}
-	j.Traces = &Traces{newHTTP(), j.URL}
-	start := rand.Text()
+	j := &Jaeger{path: "/" + rand.Text()}
+	var admin *Traces
 	j.server, err = launch(ctx, "jaeger", dir, []string{"SPAN_STORAGE_TYPE=memory"}, func() ([]string, error) {
 		p := &j.ports
-		if err := process.FreePorts(&p.query, &p.queryGRPC, &p.admin, &p.grpc, &p.http, &p.legacyGRPC, &p.legacyHTTP); err != nil {
+		err := process.FreePorts(&p.query, &p.queryGRPC, &p.admin, &p.grpc, &p.http, &p.legacyGRPC, &p.legacyHTTP)
+		if err == nil {
+			j.Traces, err = NewTraces(j.URL())
+		}
+		if err == nil {
+			admin, err = NewTraces("http://" + loopback(p.admin))
+		}
+		if err != nil {
 			return nil, err
 		}
 		return []string{
@@ -61,25 +64,21 @@ func StartJaeger(ctx context.Context, dir string, progress io.Writer) (_ *Jaeger
 			"--collector.otlp.http.host-port=" + loopback(j.ports.http),
 			"--query.http-server.host-port=" + loopback(j.ports.query),
 			"--query.grpc-server.host-port=" + loopback(j.ports.queryGRPC),
-			"--query.additional-headers=" + startHeader + ": " + start,
+			"--query.base-path=" + j.path,
 			"--memory.max-traces=" + strconv.Itoa(keptTraces),
 			"--log-level=warn",
 		}, nil
 	}, func(ctx context.Context) error {
-		if _, err := j.get(ctx, "http://"+loopback(j.ports.admin)+"/", nil); err != nil {
+		if err := admin.ask(ctx, "/", nil); err != nil {
 			return err // one of its parts is not well
 		}
-		header, err := j.get(ctx, j.URL()+"/api/services", nil)
-		if err == nil && header.Get(startHeader) != start {
-			err = errors.New("another Jaeger listens there")
-		}
-		return err
+		return j.ask(ctx, "/api/services", nil)
 	})
 	return j, err
 }
 
 // URL is where its HTTP API answers.
-func (j *Jaeger) URL() string { return "http://" + loopback(j.ports.query) }
+func (j *Jaeger) URL() string { return "http://" + loopback(j.ports.query) + j.path }
 
 // OTLPGRPC is the endpoint for spans over gRPC.
 func (j *Jaeger) OTLPGRPC() string { return "http://" + loopback(j.ports.grpc) }
@@ -153,10 +152,7 @@ func jaegerName(ctx context.Context, module string) (string, error) {
 	return "jaeger-" + jaegerVersion + "-" + hex.EncodeToString(h.Sum(nil)[:6]), nil
 }
 
-const (
-	defaultLimit = 100
-	answerLimit  = 64 << 20
-)
+const defaultLimit = 100
 
 // Trace is what Jaeger has of a trace.
 type Trace struct {
@@ -210,38 +206,24 @@ type Reference struct {
 }
 
 // Traces asks a Jaeger over its HTTP API, wherever it runs. It is safe for concurrent use.
-type Traces struct {
-	http *http.Client
-	url  func() string
-}
+type Traces struct{ client *reconcile.Client }
 
 // NewTraces returns a client of the Jaeger at url.
-func NewTraces(url string) *Traces {
-	return &Traces{newHTTP(), func() string { return strings.TrimRight(url, "/") }}
+func NewTraces(url string) (*Traces, error) {
+	client, err := reconcile.NewClient(url)
+	if err != nil {
+		return nil, err
+	}
+	client.HTTP = newHTTP()
+	return &Traces{client}, nil
 }
 
-// get reads the data of an answer into data, unless that is nil.
-func (t *Traces) get(ctx context.Context, url string, data any) (http.Header, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return nil, fmt.Errorf("ask Jaeger: %w", err)
+// ask reads the data of an answer into data, unless that is nil.
+func (t *Traces) ask(ctx context.Context, path string, data any) error {
+	if err := t.client.Do(ctx, http.MethodGet, path, nil, &struct{ Data any }{data}); err != nil {
+		return fmt.Errorf("ask Jaeger: %w", err)
 	}
-	response, err := t.http.Do(request)
-	if err != nil {
-		return nil, fmt.Errorf("ask Jaeger: %w", err)
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(response.Body, answerLimit))
-	if err == nil && response.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s: %s", response.Status, body)
-	}
-	if err == nil && data != nil {
-		err = json.Unmarshal(body, &struct{ Data any }{data})
-	}
-	if err != nil {
-		return nil, fmt.Errorf("ask Jaeger: %w", err)
-	}
-	return response.Header, nil
+	return nil
 }
 
 // Query selects traces with a span of the service that has the operation, and all tags,
@@ -280,20 +262,20 @@ func (q Query) values() (url.Values, error) {
 
 // Services lists who has sent spans.
 func (t *Traces) Services(ctx context.Context) (names []string, err error) {
-	_, err = t.get(ctx, t.url()+"/api/services", &names)
+	err = t.ask(ctx, "/api/services", &names)
 	return names, err
 }
 
 // Operations lists the names of a service's spans.
 func (t *Traces) Operations(ctx context.Context, service string) (names []string, err error) {
-	_, err = t.get(ctx, t.url()+"/api/services/"+url.PathEscape(service)+"/operations", &names)
+	err = t.ask(ctx, "/api/services/"+url.PathEscape(service)+"/operations", &names)
 	return names, err
 }
 
 // Trace returns the trace of that id, whole.
 func (t *Traces) Trace(ctx context.Context, id string) (Trace, error) {
 	var found []Trace
-	if _, err := t.get(ctx, t.url()+"/api/traces/"+url.PathEscape(id), &found); err != nil {
+	if err := t.ask(ctx, "/api/traces/"+url.PathEscape(id), &found); err != nil {
 		return Trace{}, err
 	}
 	if len(found) != 1 {
@@ -323,7 +305,7 @@ func (t *Traces) FindRaw(ctx context.Context, q Query) (raw json.RawMessage, err
 	if err != nil {
 		return nil, fmt.Errorf("query of traces: %w", err)
 	}
-	_, err = t.get(ctx, t.url()+"/api/traces?"+values.Encode(), &raw)
+	err = t.ask(ctx, "/api/traces?"+values.Encode(), &raw)
 	return raw, err
 }
 
