@@ -57,9 +57,12 @@ type Tap struct {
 
 // node is one of Elasticsearch, and where it is reached through the tap.
 type node struct {
+	net.Listener
 	upstream *url.URL
-	listener net.Listener
 }
+
+// upstreamKey is that of a node's URL in the context of the requests to it.
+type upstreamKey struct{}
 
 // NewTap opens a tap of an instance's requests to upstream, the URL of Elasticsearch, or those of
 // its nodes, separated by commas. Its records go to rec.
@@ -72,7 +75,7 @@ func NewTap(instance, upstream string, rec *Recorder) (_ *Tap, err error) {
 	defer func() {
 		for _, n := range t.nodes {
 			if err != nil {
-				_ = n.listener.Close()
+				_ = n.Close()
 			}
 		}
 	}()
@@ -85,21 +88,27 @@ func NewTap(instance, upstream string, rec *Recorder) (_ *Tap, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("tap: %w", err)
 		}
-		t.nodes = append(t.nodes, node{u, listener})
+		t.nodes = append(t.nodes, node{listener, u})
 	}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
 	quiet := zap.NewStdLog(zap.NewNop())
 	t.pass = &httputil.ReverseProxy{
 		Transport: t, ErrorLog: quiet, FlushInterval: -1, // what comes before a broken end, too
 		Rewrite: func(r *httputil.ProxyRequest) {
-			u := t.upstream(r.In)
+			u, _ := r.In.Context().Value(upstreamKey{}).(*url.URL)
 			r.SetURL(&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path})
 		},
 		ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) }, // as the server did
 	}
-	t.server = &http.Server{Handler: http.HandlerFunc(t.handle), ReadHeaderTimeout: headerTimeout, ErrorLog: quiet}
+	t.server = &http.Server{
+		Handler: http.HandlerFunc(t.handle), ReadHeaderTimeout: headerTimeout, ErrorLog: quiet,
+		BaseContext: func(l net.Listener) context.Context {
+			n, _ := l.(node)
+			return context.WithValue(context.Background(), upstreamKey{}, n.upstream)
+		},
+	}
 	for _, n := range t.nodes {
-		t.serving.Go(func() { _ = t.server.Serve(n.listener) })
+		t.serving.Go(func() { _ = t.server.Serve(n) })
 	}
 	return t, nil
 }
@@ -109,27 +118,16 @@ func NewTap(instance, upstream string, rec *Recorder) (_ *Tap, err error) {
 func (t *Tap) URL() string {
 	var urls []string
 	for _, n := range t.nodes {
-		urls = append(urls, (&url.URL{Scheme: "http", User: n.upstream.User, Host: n.listener.Addr().String()}).String())
+		urls = append(urls, (&url.URL{Scheme: "http", User: n.upstream.User, Host: n.Addr().String()}).String())
 	}
 	return strings.Join(urls, ",")
 }
 
 func (t *Tap) addresses() (all []string) {
 	for _, n := range t.nodes {
-		all = append(all, n.listener.Addr().String())
+		all = append(all, n.Addr().String())
 	}
 	return all
-}
-
-// upstream returns the URL of the node that a request is for.
-func (t *Tap) upstream(r *http.Request) *url.URL {
-	local, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
-	for _, n := range t.nodes {
-		if local != nil && n.listener.Addr().String() == local.String() {
-			return n.upstream
-		}
-	}
-	return t.nodes[0].upstream
 }
 
 // Inject adds a fault. Of several that fit one request the first one counts.
