@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
 )
 
 // Limit is how long a test waits for what takes seconds on an idle machine. It tells only
@@ -61,23 +63,15 @@ func Metric(t testing.TB, from prometheus.Gatherer, name string, labels ...strin
 	t.Helper()
 	families, err := from.Gather()
 	must(t, "metrics", err)
-	for _, family := range families {
-		if family.GetName() != name {
-			continue
+	samples, err := expfmt.ExtractSamples(&expfmt.DecodeOptions{}, families...)
+	must(t, "metrics", err)
+	for _, s := range samples {
+		has := s.Metric[model.MetricNameLabel] == model.LabelValue(name) || s.Metric[model.MetricNameLabel] == model.LabelValue(name+"_count")
+		for i := 0; i < len(labels); i += 2 {
+			has = has && s.Metric[model.LabelName(labels[i])] == model.LabelValue(labels[i+1])
 		}
-		for _, m := range family.GetMetric() {
-			has := 0
-			for _, l := range m.GetLabel() {
-				for i := 0; i < len(labels); i += 2 {
-					if l.GetName() == labels[i] && l.GetValue() == labels[i+1] {
-						has++
-					}
-				}
-			}
-			if has == len(labels)/2 {
-				sum += m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
-				series++
-			}
+		if has {
+			sum, series = sum+float64(s.Value), series+1
 		}
 	}
 	return sum, series
