@@ -102,10 +102,6 @@ type Params struct {
 	Variant int           // which of the forms of a fault, from 0; see the fault
 }
 
-// Signal sends a signal to an instance, a process of [rig.Fleet] or a unit in a machine, and returns the time
-// just before.
-type Signal func(syscall.Signal) (time.Time, error)
-
 // Target is what faults are injected into.
 type Target struct {
 	*rig.Group
@@ -129,9 +125,10 @@ type Injection struct {
 	Params
 	*Target
 	Member *rig.Member // that it is aimed at; nil for none, and where the instances are not the rig's
-	Signal Signal      // of the member; the caller sets it where Member is nil
 	Leader bool        // the member led when the fault began
 	Epoch  int64       // of the term that the fault met
+	// Signal sends a signal to the member, and returns the time just before; the caller sets it where Member is nil.
+	Signal func(syscall.Signal) (time.Time, error)
 
 	At       time.Time // when it began
 	Accepts  time.Time // when a restarted server took work again; zero for other faults

@@ -288,9 +288,6 @@ func (e *Evidence) Delta(name string, labels ...string) float64 {
 	return e.After.Sum(name, labels...) - e.Before.Sum(name, labels...)
 }
 
-// Probe reads what a probe has found.
-func (e *Evidence) Probe(name string, v any) error { return e.Read(ProbeFile(name), v) }
-
 // Find returns the log lines that have all of these fields, each written as name=value.
 func (e *Evidence) Find(fields ...string) []Line {
 	return slices.DeleteFunc(slices.Clone(e.Lines), func(l Line) bool { return !has(fields, l.Get) })

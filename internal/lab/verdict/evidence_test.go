@@ -172,7 +172,7 @@ goroutine 1 [running]:
 		t.Errorf("spans of attempt 3: got %v", got)
 	}
 	var v int
-	if err := e.Probe("x", &v); err == nil || !strings.Contains(err.Error(), "_probe_x.json") {
+	if err := e.Read(ProbeFile("x"), &v); err == nil || !strings.Contains(err.Error(), "_probe_x.json") {
 		t.Errorf("Probe: got %v, want it to name the file", err)
 	}
 	write(AfterFile, "a b c")

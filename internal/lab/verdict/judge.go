@@ -135,7 +135,7 @@ func (j *Judge) Events(role string) []Event {
 
 // Probed returns what a probe has found, and records a failure when it found nothing.
 func Probed[T any](j *Judge, name string) (v T) {
-	if err := j.Probe(name, &v); err != nil {
+	if err := j.Read(ProbeFile(name), &v); err != nil {
 		j.Check("the run took the probe "+name, ProbeFile(name), err.Error(), "a probe", false)
 	}
 	return v

@@ -206,7 +206,7 @@ func (p *page) events(e *Evidence) error {
 		Attempts int     `json:"attempts"`
 		Reason   *string `json:"error_reason"`
 	}
-	if err := e.Probe("outbox", &rows); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := e.Read(ProbeFile("outbox"), &rows); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	traces := map[string][]link{}

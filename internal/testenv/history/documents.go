@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -293,12 +294,7 @@ func Diverged(log *Log, end *End) (diverged, unsettled []Finding) {
 	for _, d := range end.Differences {
 		add(d)
 	}
-	var keys []outbox.Key
-	for k := range source {
-		keys = append(keys, k)
-	}
-	slices.SortFunc(keys, compareKeys)
-	for _, k := range keys {
+	for _, k := range slices.SortedFunc(maps.Keys(source), compareKeys) {
 		c, id := source[k], k.String()
 		version, there := end.Documents[id]
 		switch {

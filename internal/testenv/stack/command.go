@@ -56,7 +56,7 @@ func (e *ExitError) Unwrap() error { return e.Err }
 func (s *Stack) Run(ctx context.Context, argv []string) error {
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.Env = append(os.Environ(), s.Env()...)
+	cmd.Env = append(os.Environ(), "DATABASE_URL="+s.databaseURL, "ELASTIC_URL="+s.elasticURL)
 	ownGroup := !inForeground()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: ownGroup}
 

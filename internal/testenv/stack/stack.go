@@ -179,11 +179,6 @@ func (s *Stack) DatabaseURL() string { return s.databaseURL }
 // cluster, separated by commas.
 func (s *Stack) ElasticURL() string { return s.elasticURL }
 
-// Env is the environment that names the servers to a program.
-func (s *Stack) Env() []string {
-	return []string{"DATABASE_URL=" + s.databaseURL, "ELASTIC_URL=" + s.elasticURL}
-}
-
 // PID is the process of the server, for signals: the postmaster or the JVM that serves.
 // It changes when the server is started again, and is 0 for a server of the caller's.
 func (s *Stack) PID(server Server) int { return s.guardian.last(server).PID }
