@@ -301,12 +301,13 @@ func TestStatusNamesWhatHoldsUpTheLeader(t *testing.T) {
 	health.SetProjection("books", admin.Outage, "es_connect")
 	health.SetProjection("tags", admin.Paused, "es_4xx")
 	health.SetMoved("blocks", "the index is another one")
+	health.SetRival("blocks", "a copy writes, too")
 	r, s := st()
-	if len(s.Leader.Trouble) != 4 {
-		t.Errorf("JSON: got %+v, want four", s.Leader.Trouble)
+	if len(s.Leader.Trouble) != 5 {
+		t.Errorf("JSON: got %+v, want five", s.Leader.Trouble)
 	}
 	for _, want := range []string{"\nUNUSABLE  elasticsearch since 20", ": no answer\n", "\nOUTAGE  books since 20", ": es_connect\n", "\nBREAKER  tags since 20", ": es_4xx\n",
-		"\nMOVED  blocks since 20", ": the index is another one\n"} {
+		"\nMOVED  blocks since 20", ": the index is another one\n", "\nRIVAL  blocks since 20", ": a copy writes, too\n"} {
 		if !strings.Contains(r.out, want) {
 			t.Errorf("got %s, want %q", r.out, want)
 		}

@@ -51,8 +51,11 @@ func askLeader(ctx context.Context, st *records.Status) {
 	}
 }
 
-// stateMoved is that of a projection whose index is another one, outside a rebuild.
-const stateMoved = "moved"
+// What a projection says that holds up no event.
+const (
+	stateMoved = "moved" // its index is another one, outside a rebuild
+	stateRival = "rival" // a leader of another database writes into it, too
+)
 
 // troubles lists dependencies before projections. Where the shard is at home the command itself says.
 func troubles(r admin.Report) []records.Trouble {
@@ -74,6 +77,9 @@ func troubles(r admin.Report) []records.Trouble {
 		if p.Moved != nil {
 			out = append(out, records.Trouble{Of: name, State: stateMoved, Detail: p.Moved.Detail, Since: p.Moved.Since})
 		}
+		if p.Rival != nil {
+			out = append(out, records.Trouble{Of: name, State: stateRival, Detail: p.Rival.Detail, Since: p.Rival.Since})
+		}
 	}
 	return out
 }
@@ -92,7 +98,7 @@ func holdsUp(ctx context.Context, cfg config.Config, pool *pgxpool.Pool, reports
 		return nobodyLeads(st.Group)
 	}
 	said := heldBack(ctx, cfg, pool, reports)
-	holding := slices.DeleteFunc(st.Leader.Trouble, func(t records.Trouble) bool { return t.State == stateMoved })
+	holding := slices.DeleteFunc(st.Leader.Trouble, func(t records.Trouble) bool { return t.State == stateMoved || t.State == stateRival })
 	for i, t := range holding {
 		line := strings.Join(describeTrouble(t), " ")
 		if i == 0 {

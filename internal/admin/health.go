@@ -53,6 +53,7 @@ type Projection struct {
 	Detail   string    `json:"detail,omitempty"`
 	Pause    string    `json:"pause,omitempty"` // who has paused it, when and why
 	Moved    *Moved    `json:"moved,omitempty"`
+	Rival    *Moved    `json:"rival,omitempty"` // a leader of another database writes into the index, too
 	Since    time.Time `json:"since"`
 }
 
@@ -170,6 +171,19 @@ func (h *Health) SetMoved(name, detail string) {
 	h.rep.Projections[name] = p
 }
 
+// SetRival records that a leader of another database writes into the index of a projection, or with an empty detail that
+// this has been dealt with.
+func (h *Health) SetRival(name, detail string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	p := h.rep.Projections[name]
+	p.Rival = nil
+	if detail != "" {
+		p.Rival = &Moved{Detail: detail, Since: h.now()}
+	}
+	h.rep.Projections[name] = p
+}
+
 // SetPause records who has paused a projection, when and why; an empty text means nobody.
 // Readiness does not change with it.
 func (h *Health) SetPause(name, text string) {
@@ -248,6 +262,9 @@ func (r Report) brief() Report {
 		}
 		if p.Moved != nil {
 			p.Moved = &Moved{Since: p.Moved.Since}
+		}
+		if p.Rival != nil {
+			p.Rival = &Moved{Since: p.Rival.Since}
 		}
 		r.Projections[name] = p
 	}

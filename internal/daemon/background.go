@@ -262,6 +262,7 @@ func (d *daemon) attend(ctx context.Context, l projector) error {
 	}
 	blamed := false // the source, for the outage that lasts
 	var seen indexWatch
+	var marks rivalWatch
 	return every(ctx, attendEvery, func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 		defer cancel()
@@ -278,6 +279,7 @@ func (d *daemon) attend(ctx context.Context, l projector) error {
 		}
 		err := p.Ready(ctx)
 		d.follow(ctx, l, &seen)
+		d.rival(ctx, l, &marks, err)
 		s, source := l.pipeline.State(), unread(p)
 		outage, elastic := s.Phase == schedule.Outage || s.Phase == schedule.Trial, s.Reason.Elastic()
 		blamed = outage && (blamed || source != nil && !elastic)

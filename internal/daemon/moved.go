@@ -3,13 +3,11 @@ package daemon
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/samuelhu324-dev/weft/outbox"
-	"github.com/samuelhu324-dev/weft/projections"
 )
 
 // indexWatch is what the name of a projection's index led to at the last look.
@@ -23,11 +21,7 @@ type indexWatch struct {
 // it: the events of the documents that it lacks are done. Readiness and weft status say so until a comparison that has begun
 // since has ended, or a rebuild.
 func (d *daemon) follow(ctx context.Context, l projector, w *indexWatch) {
-	of, ok := l.proj.(*projections.Index)
-	if !ok {
-		return
-	}
-	sink, ok := of.Elastic()
+	sink, ok := elasticOf(l)
 	if !ok {
 		return
 	}
@@ -55,8 +49,7 @@ func (d *daemon) follow(ctx context.Context, l projector, w *indexWatch) {
 		}
 		w.index, w.uuid = index, uuid
 	case !w.moved.IsZero():
-		compared, err := outbox.ReadVerify(ctx, d.pool, name, d.cfg.Database.Timeout)
-		if err == nil && slices.ContainsFunc(compared, func(v outbox.VerifyProgress) bool { return v.FinishedAt != nil && v.Begun < time.Since(w.moved) }) {
+		if d.compared(ctx, name, time.Since(w.moved)) {
 			w.moved = time.Time{}
 			d.Health.SetMoved(name, "")
 		}

@@ -282,6 +282,7 @@ func (e *examination) target(ctx context.Context, s *server, t target) error {
 	if err := e.mapping(t, name, at.Mappings); err != nil {
 		return err
 	}
+	e.led(ctx, t, name, at.Mappings)
 	e.gcDeletes(name, at.Settings.Index.GCDeletes)
 	e.durability(name, at.Settings.Index.Translog.Durability)
 	e.malformed(t, name, at.Settings.Index.Mapping.IgnoreMalformed)

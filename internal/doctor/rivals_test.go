@@ -2,6 +2,8 @@ package doctor
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -49,4 +51,27 @@ func TestHolderOfTheLockInAnotherSchemaIsFound(t *testing.T) {
 		return len(e.found) > 0
 	}, "the holder is found")
 	wantFinding(t, e.found, want{"rivals", Error, "group weft", "(weft/weft/there/lock), which works on the tables of another schema", "WEFT_GROUP of its own"})
+}
+
+// An index that bears the mark of a term that the database does not know is of another one, a copy or its original. Marks of
+// its own terms, of those that it has forgotten, and of other groups are none.
+func TestIndexThatAnotherDatabaseLedIsFound(t *testing.T) {
+	t.Parallel()
+	e := patient(t, testenv.Database(t))
+	at := target{projection: "search_index_to_elastic", index: "idx"}
+	mark := func(key string, epoch int64, began string) []Finding {
+		e.found = nil
+		e.led(t.Context(), at, "idx-v1", json.RawMessage(fmt.Sprintf(`{"_meta":{"weft":{"led":{%q:{"epoch":%d,"instance":"b","began":%q}}}}}`, key, epoch, began)))
+		return e.found
+	}
+	const key = "weft/search_index_to_elastic"
+	found := want{"rivals", Error, "idx-v1", "b at 2026-03-01T00:00:00Z (epoch 2), is none of this database", "give the copy another ELASTIC_INDEX before"}
+	wantFinding(t, mark(key, 2, "2026-03-01T00:00:00Z"), found) // it never had a leader
+	exec(t, e.Pool, "insert into weft_term (group_name, epoch, instance, acquired_at) values ('weft', 2, 'b', '2026-02-01T00:00:00.000001Z')")
+	wantFinding(t, mark(key, 2, "2026-03-01T00:00:00Z"), found)
+	for _, m := range [][]Finding{mark(key, 2, "2026-02-01T00:00:00.000001Z"), mark(key, 1, "2026-01-01T00:00:00Z"), mark("other/search_index_to_elastic", 2, "2026-03-01T00:00:00Z")} {
+		if len(m) > 0 {
+			t.Errorf("got %+v, want nothing", m)
+		}
+	}
 }

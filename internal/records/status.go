@@ -35,7 +35,7 @@ type Leader struct {
 // Trouble is what holds up the leader, or what it warns of.
 type Trouble struct {
 	Of     string    `json:"of"`     // a server that it needs, or a projection
-	State  string    `json:"state"`  // unusable; outage, paused by the breaker, or moved: its index is another one
+	State  string    `json:"state"`  // unusable; outage, paused by the breaker, moved: its index is another one, or rival: a leader of another database writes into it, too
 	Detail string    `json:"detail"` // its reason alone, where another host asks
 	Since  time.Time `json:"since"`
 }

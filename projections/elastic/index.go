@@ -51,6 +51,7 @@ type weftMeta struct {
 	MappingHash string            `json:"mapping_hash"`
 	Extended    []string          `json:"extended,omitempty"` // hashes of mappings whose fields were added
 	Queries     map[string]string `json:"queries,omitempty"`  // hashes of what the documents were made from, by projection
+	Led         map[string]Led    `json:"led,omitempty"`      // who writes into it, by group and projection
 }
 
 // madeFor reports whether the index was made for a mapping, or had its fields added; also where weft has not

@@ -1,0 +1,110 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/samuelhu324-dev/weft/leader"
+	"github.com/samuelhu324-dev/weft/outbox"
+	"github.com/samuelhu324-dev/weft/projections"
+	"github.com/samuelhu324-dev/weft/projections/elastic"
+)
+
+const (
+	rivalMarks   = 3                // of a term, as soon as they are wanted; later ones come rivalPause apart
+	rivalPause   = time.Minute      // also of the other leader
+	rivalStrikes = 2                // marks of somebody else that tell: an old leader that wakes up may write one more
+	rivalMemory  = 10 * time.Minute // between two such marks
+)
+
+// rivalWatch is what a leader knows about the marks in the index of a projection.
+type rivalWatch struct {
+	epoch   int64     // of the term that this is about; 0 where the instance does not lead
+	began   time.Time // of that term, by the database; zero before its first mark
+	marks   int
+	marked  time.Time
+	refused bool // the credentials may not change the mapping
+
+	other   elastic.Led // the newest mark of another term
+	seen    time.Time   // when it came, while this term ran
+	strikes int
+	told    bool
+}
+
+// rival keeps the mark of this instance's term in the index of a projection. It tells where marks of another term come in its
+// place although PostgreSQL says that this term runs: then a leader of another database, such as a copy, writes there, too.
+// Readiness and weft status say so until a comparison has ended that began after the other one was gone. Writes go on.
+func (d *daemon) rival(ctx context.Context, l projector, w *rivalWatch, unusable error) {
+	sink, ok := elasticOf(l)
+	if !ok {
+		return
+	}
+	name, st := l.proj.Name(), d.elector.Status()
+	key := elastic.LedKey(d.cfg.Group, name)
+	index, _ := sink.Seen()
+	found := sink.Led(key)
+	if st.Role != leader.RoleLeader || w.epoch != st.Epoch {
+		*w = rivalWatch{epoch: st.Epoch, other: found} // who has led before has left its mark
+		d.Health.SetRival(name, "")
+	}
+	if w.epoch == 0 || unusable != nil || index == "" {
+		return
+	}
+	if w.told && d.compared(ctx, name, time.Since(w.seen)-2*rivalPause) {
+		w.told, w.strikes = false, 0
+		d.Health.SetRival(name, "")
+	}
+	fresh := found.Epoch != 0 && !found.Same(w.other)
+	wanted := !w.refused && (w.marks < rivalMarks || time.Since(w.marked) > rivalPause)
+	if found.OfTerm(w.epoch, d.cfg.Instance, w.began) || !fresh && !wanted {
+		return
+	}
+	now, err := leader.ReadState(ctx, d.pool, d.cfg.Group)
+	if err != nil || now.Epoch != w.epoch || now.Instance != d.cfg.Instance {
+		return // the next look asks again, unless the mark is that of a successor
+	}
+	w.began = now.AcquiredAt
+	if fresh {
+		if time.Since(w.seen) > rivalMemory {
+			w.strikes = 0
+		}
+		w.other, w.seen, w.strikes = found, time.Now(), w.strikes+1
+		if w.strikes >= rivalStrikes && !w.told {
+			w.told = true
+			d.tellRival(name, index, found)
+		}
+	}
+	if wanted {
+		w.marks, w.marked = w.marks+1, time.Now()
+		err := sink.MarkLed(ctx, key, elastic.Led{Epoch: w.epoch, Instance: d.cfg.Instance, Began: w.began, Marked: w.marked.UTC()})
+		w.refused = elastic.IsAccess(err)
+	}
+}
+
+// tellRival says that a leader of another database writes into the index of a projection.
+func (d *daemon) tellRival(name, index string, by elastic.Led) {
+	what := fmt.Sprintf("a leader of another database writes into the index %s, too: %s, which leads there since %s (epoch %d); is that database a copy of this one? Documents may be of either",
+		index, by.Instance, by.Began.UTC().Format(time.RFC3339), by.Epoch)
+	remedy := fmt.Sprintf("stop weft at one of the databases, or give it another ELASTIC_INDEX; then `weft verify %s --repair`", name)
+	d.log.Error(what, zap.String("event", "elastic.rival"), zap.String("projection", name), zap.String("target", index), zap.String("remedy", remedy))
+	d.Health.SetRival(name, what+": "+remedy)
+}
+
+// compared reports whether a comparison of a projection has ended that began less than some time ago.
+func (d *daemon) compared(ctx context.Context, name string, within time.Duration) bool {
+	all, err := outbox.ReadVerify(ctx, d.pool, name, d.cfg.Database.Timeout)
+	return err == nil && slices.ContainsFunc(all, func(v outbox.VerifyProgress) bool { return v.FinishedAt != nil && v.Begun < within })
+}
+
+// elasticOf returns where a projection writes to, if that is Elasticsearch.
+func elasticOf(l projector) (*elastic.Sink, bool) {
+	of, ok := l.proj.(*projections.Index)
+	if !ok {
+		return nil, false
+	}
+	return of.Elastic()
+}
