@@ -1,6 +1,7 @@
 package leader
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"runtime/debug"
@@ -37,17 +38,17 @@ func (e *Elector) lead(ctx context.Context, s session, work Work) error {
 	defer cancelDrain()
 	e.log.Info("leading", zap.String("event", "leader.acquired"), zap.Int64("epoch", t.epoch))
 
-	e.beat(running, s, t, g.proof)
+	late := e.beat(running, s, t, g.proof)
 
 	if l, lost := t.loss(); lost {
-		e.lost(t, l)
+		e.lost(t, l, late)
 		return e.closeLostTerm(ctx, s, t, l, <-result)
 	}
 	// Work has returned: end the term, so that goroutines it left behind fail Check.
 	err = <-result
 	if !t.end() {
 		l, _ := t.loss()
-		e.lost(t, l)
+		e.lost(t, l, late)
 		return e.closeLostTerm(ctx, s, t, l, err)
 	}
 	return e.release(ctx, s, t, err)
@@ -74,8 +75,9 @@ func (e *Elector) resign(t *Term, r *Resignation) {
 	}
 }
 
-// beat sends heartbeats until Work has returned or the term is lost.
-func (e *Elector) beat(running context.Context, s session, t *Term, proof time.Time) {
+// beat sends heartbeats until Work has returned or the term is lost. It returns the error of a heartbeat that got no answer
+// in time.
+func (e *Elector) beat(running context.Context, s session, t *Term, proof time.Time) (late error) {
 	// The trust window must end on time although a heartbeat hangs.
 	expiry := time.AfterFunc(time.Until(t.until()), func() { _ = t.Check() })
 	defer expiry.Stop()
@@ -86,11 +88,11 @@ func (e *Elector) beat(running context.Context, s session, t *Term, proof time.T
 		err := s.idle(idle, t.epoch)
 		cancel()
 		if running.Err() != nil {
-			return
+			return nil
 		}
 		if err != nil {
 			t.lose(reasonSessionClosed, err)
-			return
+			return nil
 		}
 
 		start := time.Now()
@@ -101,7 +103,7 @@ func (e *Elector) beat(running context.Context, s session, t *Term, proof time.T
 		switch {
 		case err == nil:
 			if !t.extend(start) {
-				return
+				return nil
 			}
 			expiry.Reset(time.Until(t.until()))
 			e.proven(start)
@@ -110,16 +112,16 @@ func (e *Elector) beat(running context.Context, s session, t *Term, proof time.T
 				e.resign(t, asked)
 			}
 		case t.Check() != nil:
-			return
+			return err
 		case errors.Is(err, errLockMissing):
 			t.lose(reasonLockLost, nil)
-			return
+			return nil
 		case errors.Is(err, errEpochReplaced):
 			t.lose(reasonEpochReplaced, nil)
-			return
+			return nil
 		case errors.Is(err, errSessionClosed):
 			t.lose(reasonSessionClosed, err)
-			return
+			return nil
 		default:
 			// The session lives and the last proof is fresh: try again soon.
 			e.trouble(err)
@@ -129,12 +131,12 @@ func (e *Elector) beat(running context.Context, s session, t *Term, proof time.T
 }
 
 // lost publishes and logs the loss of a term, before Work has returned.
-func (e *Elector) lost(t *Term, l *lossError) {
+func (e *Elector) lost(t *Term, l *lossError, late error) {
 	e.become(RoleDisconnected, nil, l)
 	e.fault = faultOf(l)
 	e.met.stepDowns.WithLabelValues(l.reason).Inc()
 	e.log.Warn("lost the lock", zap.String("event", "leader.lost"), zap.Int64("epoch", t.epoch),
-		zap.String("reason", l.reason), zap.Error(l.err))
+		zap.String("reason", l.reason), zap.Error(cmp.Or(l.err, late)))
 }
 
 // closeLostTerm records the end of a lost term after Work has returned result.

@@ -178,11 +178,15 @@ func closeConn(ctx context.Context, conn *pgx.Conn) {
 	}
 }
 
-// wrap names the call and marks the error of a call that ended the session.
+// wrap names the call, and the server where none has answered, and marks the error of a call that ended the session.
 func (s *pgSession) wrap(call string, err error) error {
-	switch {
-	case err == nil:
+	if err == nil {
 		return nil
+	}
+	if sqlState(err) == "" {
+		call += " at " + s.conn.PgConn().Conn().RemoteAddr().String()
+	}
+	switch {
 	case s.conn.IsClosed():
 		return fmt.Errorf("%s: %w: %w", call, errSessionClosed, err)
 	default:

@@ -46,6 +46,12 @@ func (l *lossError) Error() string {
 
 func (l *lossError) Unwrap() []error { return []error{ErrLost, l.err} }
 
+// Unproven reports whether err is that of a term whose leader got no answer to its heartbeats in time.
+func Unproven(err error) bool {
+	l, ok := errors.AsType[*lossError](err)
+	return ok && l.reason == reasonTrustExpired
+}
+
 // over is the value of Term.trusted after the end. No term is trusted again.
 const over = math.MinInt64
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"go.uber.org/zap"
 
 	"github.com/samuelhu324-dev/weft/consumer/schedule"
@@ -92,7 +93,15 @@ func (d *daemon) elect(ctx context.Context) error {
 // diagnose returns the kind and the words of a fault of this instance's database.
 func (d *daemon) diagnose(err error) (postgres.Kind, string) {
 	kind, words := postgres.Diagnose(d.login.In(Cause(err)))
+	if kind == postgres.Unknown && unanswered(err) {
+		kind, words = postgres.Unreachable, d.login.Silent(err)
+	}
 	return kind, shards.Remedy(d.cfg, words)
+}
+
+// unanswered reports whether a server has left a call without an answer.
+func unanswered(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || pgconn.Timeout(err) || leader.Unproven(err)
 }
 
 // awaitFix says what is wrong with a shard, and leaves a person time to fix it.
@@ -313,11 +322,24 @@ func (d *daemon) tellOf(p projections.Projection, err error) {
 		if !told {
 			d.Health.Require(source, d.cfg.Elastic.RequireReady)
 		}
-		d.tell(source, err)
+		d.tell(source, d.blame(err))
 		return
 	}
 	if told {
 		d.tell(source, nil)
 	}
-	d.tell(p.Destination(), err)
+	d.tell(p.Destination(), d.blame(err))
+}
+
+// blame returns an error of a projection's tables with the words for a server that does not answer, or for a pooler before it.
+func (d *daemon) blame(err error) error {
+	fault, ok := errors.AsType[*outbox.Fault](err)
+	if !ok {
+		return err
+	}
+	kind, text := d.diagnose(err)
+	if kind == postgres.Pooler || fault.Reason == outbox.ReasonDBUnavailable && unanswered(err) {
+		return errors.New(text)
+	}
+	return err
 }

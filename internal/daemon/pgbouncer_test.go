@@ -105,7 +105,8 @@ func TestPgBouncer(t *testing.T) {
 		t.Helper()
 		r := setup(t)
 		r.url = pgbouncer(t, r.url, "transaction", ignore)
-		tel, err := telemetry.New(&logs{}, telemetry.Options{})
+		said := &logs{}
+		tel, err := telemetry.New(said, telemetry.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -116,6 +117,11 @@ func TestPgBouncer(t *testing.T) {
 		case err := <-done:
 			if kind, text := postgres.Diagnose(daemon.Cause(err)); kind != postgres.Pooler || strings.Contains(text, "\n") {
 				t.Errorf("ended with %v (%v: %s), want one line about the pooler", err, kind, text)
+			}
+			for _, line := range said.with("event", "dependency.down") {
+				if text := fmt.Sprint(line["error"]); !strings.Contains(text, "a transaction-pooling proxy") {
+					t.Errorf("got %v, want the pooler blamed", line)
+				}
 			}
 		case <-time.After(testenv.Limit):
 			t.Error("still running behind a transaction pooler")

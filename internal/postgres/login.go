@@ -59,6 +59,12 @@ func ways(c *pgx.ConnConfig) []*tls.Config {
 	return all
 }
 
+// Silent says that the servers of the login did not answer in time, as err tells.
+func (l *Login) Silent(err error) string {
+	return fmt.Sprintf("no answer from Postgres%s in time (%s): look at the server, a pooler before it and the network; where it answers others, at locks and load in pg_stat_activity",
+		siteOf(l.In(err)).where, oneLine(err.Error()))
+}
+
 func sameTLS(a, b *tls.Config) bool {
 	if a == nil || b == nil {
 		return a == b
