@@ -201,6 +201,14 @@ func (d *daemon) look(leaving bool) {
 		_, text := d.diagnose(st.Err)
 		trouble = errors.New(text)
 	}
+	cut := d.unreached.Load()
+	if cut != nil && (trouble != nil || !d.cutOff(*cut, role)) {
+		cut = nil
+	}
+	if cut != nil && cut.readOnly { // the pipelines read all the same, so that what they say comes and goes
+		_, text := d.diagnose(cut.err)
+		trouble = errors.New(text)
+	}
 	for _, l := range d.projectors {
 		s := l.pipeline.State()
 		text, fault := s.Outbox, s.Fault
@@ -214,8 +222,8 @@ func (d *daemon) look(leaving bool) {
 			}
 		}
 	}
-	if u := d.unreached.Load(); u != nil && trouble == nil && d.cutOff(*u, role) {
-		_, text := d.diagnose(u.err)
+	if cut != nil && trouble == nil {
+		_, text := d.diagnose(cut.err)
 		trouble = errors.New("the pool gets no connection to the tables: " + text)
 	}
 	if role != "" {

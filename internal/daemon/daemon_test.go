@@ -214,6 +214,40 @@ func TestStartRefuses(t *testing.T) {
 	})
 }
 
+// A leader whose new sessions take no writes, by a setting of its role, says so for as long as that lasts, although its lists go
+// through.
+func TestSessionsThatBecomeReadOnlyAreToldSteadily(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	role := pgx.Identifier{r.runner.Username()}.Sanitize()
+	a := r.start("a")
+	a.awaitReady(200, `"role": "leader"`)
+	downs := func() (n int) {
+		for _, line := range a.logs.with("event", "dependency.down") {
+			if line["dependency"] == "postgres" {
+				n++
+			}
+		}
+		return n
+	}
+	r.exec("alter role " + role + " set default_transaction_read_only = on")
+	r.exec("select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and application_name like '%/work'")
+	r.upsert(newKey(), 1, "waits")
+	a.awaitReady(503, "takes no writes, although it is no standby: default_transaction_read_only is on", `"role": "leader"`)
+	told := downs()
+	testenv.Eventually(t, func() bool {
+		var long bool
+		err := r.pool.QueryRow(t.Context(), "select clock_timestamp() - seen_at > '8 s' from weft_instance").Scan(&long)
+		return err == nil && long
+	}, "a while without an announcement")
+	if n := downs() - told; n > 0 {
+		t.Errorf("told %d times more, want it told steadily", n)
+	}
+	r.exec("alter role " + role + " reset default_transaction_read_only")
+	a.awaitReady(200, `"role": "leader"`)
+	r.await(map[string]int{"done": 1})
+}
+
 // A read-only server may become the primary, and so may one of several: the instance stays up, says why it does not
 // lead, and leads then.
 func TestReadOnlyServerIsWaitedFor(t *testing.T) {

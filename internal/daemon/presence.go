@@ -1,7 +1,9 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -9,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/samuelhu324-dev/weft/internal/admin"
+	"github.com/samuelhu324-dev/weft/internal/postgres"
 	"github.com/samuelhu324-dev/weft/leader"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
@@ -78,10 +81,11 @@ func (p *presence) step(ctx context.Context) {
 	p.noteReach(ctx, err)
 }
 
-// unreached is why the pool has got no connection.
+// unreached is why the pool has got no connection, or none that takes writes.
 type unreached struct {
-	err  error
-	long bool // for longer than unreachedLimit
+	err      error
+	long     bool // for longer than unreachedLimit, or since the announcement before
+	readOnly bool
 }
 
 // cutOff reports whether an instance in a role is not ready because its pool gets no connection. It takes a
@@ -90,13 +94,20 @@ type unreached struct {
 func (d *daemon) cutOff(u unreached, role admin.Role) bool {
 	usable := d.Health.Report().Dependencies[postgresName].OK
 	if role == admin.Leader {
-		return u.long && !usable
+		return u.readOnly || u.long && !usable
 	}
 	return u.long || !usable
 }
 
-// noteReach notes whether the pool gets a connection, after an announcement has ended so.
+// noteReach notes whether the pool gets a connection that takes writes, after an announcement has ended so.
 func (p *presence) noteReach(ctx context.Context, err error) {
+	if errors.Is(err, leader.ErrReadOnly) {
+		ctx, cancel := context.WithTimeout(ctx, pingTimeout)
+		defer cancel()
+		last := p.unreached.Load()
+		p.unreached.Store(&unreached{cmp.Or(postgres.CheckWritable(ctx, p.pool), err), last != nil && last.readOnly, true})
+		return
+	}
 	if outbox.Unreachable(err) {
 		ctx, cancel := context.WithTimeout(ctx, pingTimeout)
 		defer cancel()
@@ -107,5 +118,5 @@ func (p *presence) noteReach(ctx context.Context, err error) {
 		p.unreached.Store(nil)
 		return
 	}
-	p.unreached.Store(&unreached{err, silent != nil})
+	p.unreached.Store(&unreached{err, silent != nil, false})
 }
