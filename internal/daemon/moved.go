@@ -14,6 +14,7 @@ import (
 type indexWatch struct {
 	index, uuid string
 	moved       time.Time // when that became another one outside a rebuild; zero where it did not
+	looked      time.Time // at the last look that found the same
 	rebuilt     time.Time // begin of the newest rebuild whose move is behind us, as in weft_rebuild
 }
 
@@ -27,6 +28,11 @@ func (d *daemon) follow(ctx context.Context, l projector, w *indexWatch) {
 	}
 	name := l.proj.Name()
 	index, uuid := sink.Seen()
+	defer func() {
+		if w.index == index && w.uuid == uuid {
+			w.looked = time.Now()
+		}
+	}()
 	switch {
 	case index == "":
 		return
@@ -41,7 +47,7 @@ func (d *daemon) follow(ctx context.Context, l projector, w *indexWatch) {
 			w.moved, w.rebuilt = time.Time{}, row.Began
 			d.Health.SetMoved(name, "")
 		default:
-			w.moved = time.Now()
+			w.moved = w.looked // who moves an alias may compare before the next look
 			d.tellMoved(name, w.index, index)
 		}
 		if row.Phase == outbox.RebuildDone {
