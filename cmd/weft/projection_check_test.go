@@ -228,10 +228,11 @@ func TestProjectionCheckLooksAtIndexTemplates(t *testing.T) {
 	deleteAtEnd(t, template)
 	for brought, want := range map[string]string{
 		`"data_stream": {}`: "error: index.name: " + applies + "and Elasticsearch then refuses to make the index: it makes data streams only; give it other",
-		`"template": {"settings": {"index.mapping.total_fields.limit": 2}}`:  "refuses to make the index: Limit of total fields [2] has been exceeded; give it other",
-		`"template": {"settings": {"index.mapping.ignore_malformed": true}}`: "warning: index.settings: " + applies + "and turns index.mapping.ignore_malformed on: searches do not find",
-		`"template": {"settings": {"index.blocks.write": true}}`:             "error: index.name: " + applies + "and turns index.blocks.write on: a new index",
-		`"template": {"settings": {"index.number_of_shards": 3}}`:            "products: nothing stands in the way",
+		`"template": {"settings": {"index.mapping.total_fields.limit": 2}}`:       "refuses to make the index: Limit of total fields [2] has been exceeded; give it other",
+		`"template": {"settings": {"index.mapping.ignore_malformed": true}}`:      "warning: index.settings: " + applies + "and turns index.mapping.ignore_malformed on: searches do not find",
+		`"template": {"settings": {"index.blocks.write": true}}`:                  "error: index.name: " + applies + "and turns index.blocks.write on: a new index",
+		`"template": {"settings": {"index.blocks.read_only_allow_delete": true}}`: "error: index.name: " + applies + "and turns index.blocks.read_only_allow_delete on: a new index",
+		`"template": {"settings": {"index.number_of_shards": 3}}`:                 "products: nothing stands in the way",
 	} {
 		callElastic(t, http.MethodPut, template, `{"index_patterns": ["`+s.index+`-*"], "priority": 500, `+brought+`}`)
 		if r := weft(t, s.env, "projection", "check"); !strings.Contains(r.out, want) {

@@ -142,9 +142,13 @@ func (s *Sink) tryTemplate(ctx context.Context, settings map[string]any, t *Temp
 	maps.Copy(settings, own)
 	definition["settings"] = settings
 	t.IgnoreMalformed = fmt.Sprint(settings["index.mapping.ignore_malformed"]) == "true" && own["index.mapping.ignore_malformed"] == nil
+	hindering := []string{"index.blocks.read_only_allow_delete"}
 	for _, b := range blocks {
-		if fmt.Sprint(settings[b.setting]) == "true" && own[b.setting] == nil {
-			t.Block = b.setting
+		hindering = append(hindering, b.setting)
+	}
+	for _, setting := range hindering {
+		if fmt.Sprint(settings[setting]) == "true" && own[setting] == nil {
+			t.Block = setting
 		}
 	}
 	err = s.checkDefinition(ctx, definition)
