@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
@@ -19,14 +20,43 @@ type paused struct {
 	Projection string         `json:"projection"`
 	Changed    bool           `json:"changed"` // false when it was so before
 	Pause      *records.Pause `json:"pause"`   // null after weft resume
+	Obeyed     bool           `json:"obeyed"`  // the leader has said that it leases nothing more
+}
+
+const (
+	obeyWait  = 3 * time.Second // the leader asks twice a second what is held back
+	obeyPause = 50 * time.Millisecond
+)
+
+// obeyed waits until the leader says that it has seen the pause of a projection. It gives up where nobody leads, where the
+// leader does not answer from here, and after obeyWait.
+func obeyed(ctx context.Context, pool *pgxpool.Pool, group, projection string) bool {
+	ctx, cancel := context.WithTimeout(ctx, obeyWait)
+	defer cancel()
+	for ctx.Err() == nil {
+		st, err := records.ReadElection(ctx, pool, group)
+		if err != nil {
+			return false
+		}
+		report, ok := leaderReport(ctx, st)
+		if !ok || report.Projections[projection].Pause != "" {
+			return ok
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(obeyPause):
+		}
+	}
+	return false
 }
 
 func (a *app) pauseCommand() *cobra.Command {
 	return a.holding(&cobra.Command{
 		Use:   "pause PROJECTION",
 		Short: "Pause a projection until weft resume",
-		Long: `Have the leader lease no more events for a projection. It obeys within a second; what is in
-flight settles. The pause is kept in Postgres, so it outlives restarts and takeovers, until
+		Long: `Have the leader lease no more events for a projection, and wait up to three seconds until it
+says that it does; without an answer of it from here, it obeys within a second ("obeyed" in the
+JSON is false then). What is in flight settles. The pause is kept in Postgres, so it outlives restarts and takeovers, until
 weft resume. Works from any host, with or without a leader.
 
 Meanwhile events wait, and none is lost. weft status, the body of /health/ready and the
@@ -40,7 +70,9 @@ first pause then stays as it is.`,
 	}, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool, o outbox.HoldOrder) (written, error) {
 		o.Kind = outbox.Pause
 		now, begun, err := outbox.BeginHold(ctx, pool, o, cfg.Database.Timeout)
-		return paused{Projection: o.Projection, Changed: begun, Pause: records.DescribePause(now)}, err
+		out := paused{Projection: o.Projection, Changed: begun, Pause: records.DescribePause(now)}
+		out.Obeyed = err == nil && obeyed(ctx, pool, o.Group, o.Projection)
+		return out, err
 	})
 }
 
@@ -92,6 +124,8 @@ func (p paused) write(w io.Writer) error {
 		text = "resumed: the leader goes on within a second"
 	case p.Pause == nil:
 		text = "was not paused"
+	case p.Changed && p.Obeyed:
+		text = "paused: the leader leases nothing more, and what is in flight settles; weft status shows it"
 	case p.Changed:
 		text = "paused: the leader leases nothing more within a second, and what is in flight settles; weft status shows it"
 	default:

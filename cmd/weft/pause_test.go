@@ -2,9 +2,16 @@ package main
 
 import (
 	"encoding/json"
+	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"github.com/samuelhu324-dev/weft/internal/admin"
 	"github.com/samuelhu324-dev/weft/internal/records"
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 )
@@ -60,5 +67,38 @@ func TestPauseAndResume(t *testing.T) {
 		if r := weft(t, env, args...); r.code != exitUsage || !strings.Contains(r.errOut, want) {
 			t.Errorf("%v: got %+v, want %q", args, r, want)
 		}
+	}
+}
+
+// The command returns when the leader has seen the pause, and says that it has not heard so where the leader does not answer.
+func TestPauseWaitsUntilTheLeaderObeys(t *testing.T) {
+	t.Parallel()
+	c := newCrew(t)
+	c.join("a", atOnce)
+	const name = "search_index_to_elastic"
+	if r := weft(t, c.env, "pause", name, "--by=alice", "--why=none"); r.code != 0 || !strings.Contains(r.out, "leases nothing more within a second") {
+		t.Errorf("without an answer of the leader: got %+v", r)
+	}
+	if r := weft(t, c.env, "resume", name, "--by=alice", "--why=none"); r.code != 0 {
+		t.Fatalf("got %+v", r)
+	}
+
+	health := admin.NewHealth("crew", "a")
+	health.SetRole(admin.Leader, 1)
+	report := admin.Handler(admin.Options{Health: health, Gatherer: prometheus.NewRegistry(), Log: zap.NewNop()})
+	var asked atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if asked.Add(1) == 3 {
+			health.SetPause(name, "paused by alice")
+		}
+		report.ServeHTTP(w, r)
+	}))
+	defer server.Close()
+	c.serveAt(server.Listener.Addr().String())
+	if r := weft(t, c.env, "pause", name, "--by=alice", "--why=none"); r.code != 0 || !strings.Contains(r.out, "paused: the leader leases nothing more, and what") || asked.Load() != 3 {
+		t.Errorf("got %+v after %d questions, want the third answer awaited", r, asked.Load())
+	}
+	if r := weft(t, c.env, "pause", name, "--by=alice", "--why=none", "--json"); r.code != 0 || !strings.Contains(r.out, `"obeyed": true`) {
+		t.Errorf("got %+v", r)
 	}
 }

@@ -266,6 +266,17 @@ func TestTourHasTheColumnsOfStatus(t *testing.T) {
 	}
 }
 
+// serveAt makes an address that of each instance.
+func (c *crew) serveAt(address string) {
+	c.t.Helper()
+	_, err := c.pool.Exec(c.t.Context(), `create function addressed() returns trigger language plpgsql as 'begin new.http_addr = tg_argv[0]; return new; end';
+		create trigger addressed before insert or update on weft_instance for each row execute function addressed('`+address+`');
+		update weft_instance set http_addr = ''`)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+}
+
 // What the leader alone knows is asked of it: a destination that is away, and a breaker that is open.
 func TestStatusNamesWhatHoldsUpTheLeader(t *testing.T) {
 	t.Parallel()
@@ -287,12 +298,7 @@ func TestStatusNamesWhatHoldsUpTheLeader(t *testing.T) {
 	health.Set("postgres", nil)
 	server := httptest.NewServer(admin.Handler(admin.Options{Health: health, Gatherer: prometheus.NewRegistry(), Log: zap.NewNop()}))
 	defer server.Close()
-	_, err := c.pool.Exec(t.Context(), `create function addressed() returns trigger language plpgsql as 'begin new.http_addr = tg_argv[0]; return new; end';
-		create trigger addressed before insert or update on weft_instance for each row execute function addressed('`+server.Listener.Addr().String()+`');
-		update weft_instance set http_addr = ''`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c.serveAt(server.Listener.Addr().String())
 	if r, s := st(); r.code != 0 || s.Leader.Trouble == nil || len(s.Leader.Trouble) != 0 || strings.Contains(r.out, "UNUSABLE") {
 		t.Errorf("without trouble: got %+v and %s", s.Leader, r.out)
 	}

@@ -28,27 +28,35 @@ const askTimeout = time.Second
 // askLeader adds to st what the leader alone knows: which of its servers it cannot use, and which projections an outage or the
 // breaker holds up. It is a hint, and left out where the leader does not answer from here.
 func askLeader(ctx context.Context, st *records.Status) {
+	if r, ok := leaderReport(ctx, *st); ok {
+		st.Leader.Trouble = troubles(r)
+	}
+}
+
+// leaderReport returns what the leader says of its readiness, where it answers from here.
+func leaderReport(ctx context.Context, st records.Status) (admin.Report, bool) {
 	if st.Leader == nil {
-		return
+		return admin.Report{}, false
 	}
 	i := slices.IndexFunc(st.Instances, func(i records.Instance) bool { return i.Name == st.Leader.Instance })
 	if i < 0 || st.Instances[i].HTTPAddr == "" {
-		return
+		return admin.Report{}, false
 	}
 	client := &http.Client{Timeout: askTimeout, Transport: &http.Transport{Proxy: nil, DisableKeepAlives: true}}
 	body, err := fetch(ctx, client, "http://"+st.Instances[i].HTTPAddr+"/health/ready")
 	if err != nil {
-		return
+		return admin.Report{}, false
 	}
 	var whole admin.Report
 	if json.Unmarshal(body, &whole) != nil || whole.Instance != st.Leader.Instance {
-		return
+		return admin.Report{}, false
 	}
 	for _, r := range append(whole.Shards, whole) {
 		if r.Group == st.Group && r.Epoch == st.Leader.Epoch && len(r.Shards) == 0 {
-			st.Leader.Trouble = troubles(r)
+			return r, true
 		}
 	}
+	return admin.Report{}, false
 }
 
 // What a projection says that holds up no event.
