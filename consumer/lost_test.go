@@ -221,7 +221,7 @@ func TestTermAfterACutOff(t *testing.T) {
 			r.heal()
 			r.exec("update weft_leader set epoch = 2 where group_name = 'g'")
 			r.term = &aTerm{epoch: 2, stop: make(chan struct{})}
-			got, err := r.store.ReclaimLease(t.Context(), outbox.ReclaimRequest{Epoch: 2, Limit: 10, MaxProcessing: time.Hour, MaxReclaims: 10})
+			got, err := r.store.ReclaimLeases(t.Context(), outbox.ReclaimRequest{Epoch: 2, Limit: 10, MaxProcessing: time.Hour, MaxReclaims: 10})
 			if err != nil || (len(got) == 0) != committed {
 				t.Errorf("reclaimed %+v, %v, want the lease unless it was settled", got, err)
 			}

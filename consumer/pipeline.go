@@ -190,7 +190,8 @@ func (p *Pipeline) Run(ctx context.Context, term Term) error {
 		}),
 		paused: true, answers: make(chan answer), told: map[*schedule.Batch]*observe.Batch{}, lost: map[uuid.UUID]time.Time{}, refused: map[string]refusal{},
 	}
-	r.s.Hold(true) // until the first answer says otherwise
+	r.s.ListOnly()                                      // until it is known what operators hold back
+	r.upkeep.next = schedule.Tick(r.began, upkeepEvery) // a claim of before the term is no sign of another worker
 	p.show(r.s.State(), nil)
 	err := r.loop()
 	cancel(err) // ends the workers that still run, and their calls

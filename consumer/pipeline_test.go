@@ -199,7 +199,7 @@ func TestLeaseOutlivesItsTime(t *testing.T) {
 	r.start()
 	<-r.proj.entering
 	r.exec("update weft_lease set leased_at = leased_at - interval '1 hour', lease_until = lease_until - interval '1 hour'")
-	got, err := r.store.ReclaimLease(t.Context(), outbox.ReclaimRequest{Epoch: 1, Limit: 10, MaxProcessing: time.Second, MaxReclaims: 10})
+	got, err := r.store.ReclaimLeases(t.Context(), outbox.ReclaimRequest{Epoch: 1, Limit: 10, MaxProcessing: time.Second, MaxReclaims: 10})
 	if err != nil || len(got) != 0 {
 		t.Errorf("reclaimed %+v, %v, want nothing of the own term", got, err)
 	}

@@ -127,7 +127,7 @@ func TestStrictOrderOutlivesATakeoverBetweenDeltas(t *testing.T) {
 			r.heal()
 			r.exec("update weft_leader set epoch = 2 where group_name = 'g'")
 			r.term = &aTerm{epoch: 2, stop: make(chan struct{})}
-			if _, err := r.store.ReclaimLease(t.Context(), outbox.ReclaimRequest{Epoch: 2, Limit: 10, MaxProcessing: time.Hour, MaxReclaims: 10}); err != nil {
+			if _, err := r.store.ReclaimLeases(t.Context(), outbox.ReclaimRequest{Epoch: 2, Limit: 10, MaxProcessing: time.Hour, MaxReclaims: 10}); err != nil {
 				t.Fatal(err)
 			}
 			r.enqueue(key, 4)

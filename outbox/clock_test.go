@@ -91,7 +91,7 @@ func (b *bench) useEveryWrite() {
 	must("put off", n, err)
 	b.leaseAll()
 	b.setTerm(2, "a")
-	got, err := b.store.ReclaimLease(ctx, outbox.ReclaimRequest{Epoch: 2, Limit: 10, MaxReclaims: 5})
+	got, err := b.store.ReclaimLeases(ctx, outbox.ReclaimRequest{Epoch: 2, Limit: 10, MaxReclaims: 5})
 	must("reclaim", len(got), err)
 	must("discard", int(b.discard(outbox.Selector{IDs: []outbox.ID{x.Events[5][0].ID}}).Discarded), nil)
 	r := b.beginReplay(outbox.Selector{})

@@ -409,7 +409,7 @@ func (b *bench) cost(n int) map[string]*explained {
 	b.exec("delete from "+table+" where entity_id = $1", &key.ID)
 	lease("lease")
 	b.setTerm(2, "a")
-	got, err := under("reclaim", outbox.Keep).ReclaimLease(ctx, outbox.ReclaimRequest{Epoch: 2, Limit: n, MaxReclaims: 9})
+	got, err := under("reclaim", outbox.Keep).ReclaimLeases(ctx, outbox.ReclaimRequest{Epoch: 2, Limit: n, MaxReclaims: 9})
 	check("reclaim", 1, len(got), err)
 	check("reclaim", n, got[0].Rows, nil)
 	got, err = under("reclaim of rows", outbox.Keep).ReclaimRows(ctx, outbox.ReclaimRequest{Epoch: 2, MaxReclaims: 9, Limit: n})

@@ -111,11 +111,21 @@ func ReadRebuild(ctx context.Context, db DB, projection string, timeout time.Dur
 
 // JoinRebuild adds a term to those that write to both indexes, if a rebuild goes on. It returns the newest rebuild,
 // also one that has ended. It comes before the first lease of the term.
-func (s *Store) JoinRebuild(ctx context.Context, epoch int64) (Rebuild, error) {
-	if _, err := s.fenced(ctx, "term of the rebuild", "rebuild_term", epoch, []any{s.cfg.Projection}); err != nil {
-		return Rebuild{}, err
+func (s *Store) JoinRebuild(ctx context.Context, epoch int64) (r Rebuild, err error) {
+	const what = "term of the rebuild"
+	var fences int
+	var q pgx.Batch // one round trip, which the start of a term waits for
+	q.Queue(s.sql("rebuild_term"), s.cfg.Group, epoch, s.cfg.Owner, s.cfg.Projection).QueryRow(func(row pgx.Row) error { return row.Scan(&fences, nil) })
+	q.Queue(statement("rebuild_read"), s.cfg.Projection).Query(func(rows pgx.Rows) (err error) {
+		if r, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[Rebuild]); errors.Is(err, pgx.ErrNoRows) {
+			err = nil
+		}
+		return err
+	})
+	if err = s.opened().batch(ctx, what, &q); err == nil && fences == 0 {
+		err = wrapped(what, s.cfg.Table, ErrFenced)
 	}
-	return ReadRebuild(ctx, s.db, s.cfg.Projection, s.cfg.Timeout)
+	return r, err
 }
 
 // ErrOtherRebuild means that another rebuild or load was asked for since the row was read.

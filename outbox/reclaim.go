@@ -3,6 +3,8 @@ package outbox
 import (
 	"context"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // Cause says why rows were reclaimed. It is a label of the metric and part of the
@@ -38,32 +40,41 @@ type Reclaimed struct {
 	Rows   int  // 0 for a lease of which every event was settled or changed
 }
 
-// ReclaimLease takes back one lease of another term, the oldest, with the events that
-// nothing has touched since, or the first Limit events of it. It returns nothing when there is
-// no such lease, and [ErrFenced] when a newer epoch has taken over.
-func (s *Store) ReclaimLease(ctx context.Context, r ReclaimRequest) ([]Reclaimed, error) {
-	return s.reclaim(ctx, "reclaim_lease", r, r.MaxReclaims, r.Limit)
+// LeasesAtOnce is how many leases [Store.ReclaimLeases] takes back at most: as a rule all that a lost leader held.
+const LeasesAtOnce = 4
+
+// ReclaimLeases takes back the oldest leases of other terms, at most [LeasesAtOnce], with the events that
+// nothing has touched since, or the first Limit events of each. Call it again where it returns as many.
+// It returns [ErrFenced] when a newer epoch has taken over.
+func (s *Store) ReclaimLeases(ctx context.Context, r ReclaimRequest) ([]Reclaimed, error) {
+	return s.reclaim(ctx, "reclaim_lease", LeasesAtOnce, r, r.MaxReclaims, r.Limit)
 }
 
 // ReclaimRows takes back up to Limit rows in processing: those that an older build of weft
 // has claimed, and those of another worker whose lease has ended. Call it again until it
 // returns nothing.
 func (s *Store) ReclaimRows(ctx context.Context, r ReclaimRequest) ([]Reclaimed, error) {
-	return s.reclaim(ctx, "reclaim_rows", r, r.MaxReclaims, r.Limit, r.MaxProcessing)
+	return s.reclaim(ctx, "reclaim_rows", 1, r, r.MaxReclaims, r.Limit, r.MaxProcessing)
 }
 
-func (s *Store) reclaim(ctx context.Context, name string, r ReclaimRequest, args ...any) ([]Reclaimed, error) {
+// reclaim sends a statement several times in one round trip, which the start of a term waits for.
+func (s *Store) reclaim(ctx context.Context, name string, times int, r ReclaimRequest, args ...any) (out []Reclaimed, err error) {
 	const what = "reclaim"
-	var out []Reclaimed
-	var got Reclaimed
 	fences := 1
-	err := s.opened().each(ctx, what, s.sql(name), append([]any{s.cfg.Group, r.Epoch, s.cfg.Owner, s.cfg.Projection}, args...),
-		[]any{&fences, &got.Owner, &got.Epoch, &got.Cause, &got.Failed, &got.Rows}, func() {
-			if got.Cause != "" {
-				out = append(out, got)
-			}
+	var q pgx.Batch
+	for range times {
+		q.Queue(s.sql(name), append([]any{s.cfg.Group, r.Epoch, s.cfg.Owner, s.cfg.Projection}, args...)...).Query(func(rows pgx.Rows) error {
+			var got Reclaimed
+			_, err := pgx.ForEachRow(rows, []any{&fences, &got.Owner, &got.Epoch, &got.Cause, &got.Failed, &got.Rows}, func() error {
+				if got.Cause != "" {
+					out = append(out, got)
+				}
+				return nil
+			})
+			return err
 		})
-	if err == nil && fences == 0 {
+	}
+	if err = s.opened().batch(ctx, what, &q); err == nil && fences == 0 {
 		err = wrapped(what, s.cfg.Table, ErrFenced)
 	}
 	return out, err

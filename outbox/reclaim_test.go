@@ -11,7 +11,7 @@ import (
 
 func (b *bench) reclaimLease(epoch int64, most int) []outbox.Reclaimed {
 	b.t.Helper()
-	got, err := b.store.ReclaimLease(b.t.Context(), outbox.ReclaimRequest{Epoch: epoch, Limit: 2000, MaxReclaims: most})
+	got, err := b.store.ReclaimLeases(b.t.Context(), outbox.ReclaimRequest{Epoch: epoch, Limit: 2000, MaxReclaims: most})
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -198,7 +198,7 @@ func TestReclaimPassesNoLeaseThatAnOlderLeaderAsksFor(t *testing.T) {
 	if _, _, err := b.newStore(tx, "a", outbox.Keep).Resolve(t.Context(), 1, x.id, x.all(outbox.Done)); !errors.Is(err, outbox.ErrFenced) {
 		t.Errorf("resolved under an older epoch: %v", err)
 	}
-	got, err := b.newStore(b.pool, "b", outbox.Keep).ReclaimLease(t.Context(), outbox.ReclaimRequest{Epoch: 2, Limit: 10, MaxReclaims: 10})
+	got, err := b.newStore(b.pool, "b", outbox.Keep).ReclaimLeases(t.Context(), outbox.ReclaimRequest{Epoch: 2, Limit: 10, MaxReclaims: 10})
 	if err != nil || len(got) != 1 || got[0].Rows != 1 {
 		t.Errorf("reclaimed %+v, %v, want the lease", got, err)
 	}
@@ -213,13 +213,20 @@ func TestReclaimLeaseInParts(t *testing.T) {
 	}
 	b.leaseAll()
 	b.setTerm(2, "a")
-	for _, want := range []int{2, 2, 1, 0} {
-		got, err := b.store.ReclaimLease(t.Context(), outbox.ReclaimRequest{Epoch: 2, Limit: 2, MaxReclaims: 10})
+	for _, want := range [][]int{{1, 1, 1, 1}, {1}, nil} {
+		got, err := b.store.ReclaimLeases(t.Context(), outbox.ReclaimRequest{Epoch: 2, Limit: 1, MaxReclaims: 10})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if want == 0 && len(got) != 0 || want > 0 && (len(got) != 1 || got[0].Rows != want || got[0].Owner != "a" || got[0].Epoch != 1) {
-			t.Errorf("reclaimed %+v, want %d events", got, want)
+		var rows []int
+		for _, r := range got {
+			if r.Owner != "a" || r.Epoch != 1 {
+				t.Errorf("reclaimed %+v, want events of the older term", r)
+			}
+			rows = append(rows, r.Rows)
+		}
+		if !slices.Equal(rows, want) {
+			t.Errorf("reclaimed %v events, want %v", rows, want)
 		}
 	}
 	if n := b.count("reclaims = 1 and attempts = 1 and next_retry_at <= now()"); n != 5 {

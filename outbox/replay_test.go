@@ -410,7 +410,7 @@ func TestReadAudit(t *testing.T) {
 	b.enqueue(1)
 	b.leaseAll()
 	b.setTerm(2, "a")
-	if _, err := b.store.ReclaimLease(t.Context(), outbox.ReclaimRequest{Epoch: 2, Limit: 10, MaxReclaims: 5}); err != nil {
+	if _, err := b.store.ReclaimLeases(t.Context(), outbox.ReclaimRequest{Epoch: 2, Limit: 10, MaxReclaims: 5}); err != nil {
 		t.Fatal(err)
 	}
 	b.exec("update weft_audit set at = now() - interval '2 h'")

@@ -76,7 +76,7 @@ func TestWarmUpPlansTheBeginningOfATerm(t *testing.T) {
 		t.Fatal(err)
 	}
 	request := outbox.ReclaimRequest{Epoch: 2, Limit: 10, MaxReclaims: 3, MaxProcessing: time.Minute}
-	if got, err := next.ReclaimLease(ctx, request); err != nil || len(got) != 1 {
+	if got, err := next.ReclaimLeases(ctx, request); err != nil || len(got) != 1 {
 		t.Fatalf("reclaimed %v, %v, want the lease %s", got, err, x.id)
 	}
 	_, reclaimed := next.ReclaimRows(ctx, request)

@@ -193,7 +193,7 @@ func (s *Store) WarmUp(ctx context.Context, session DB) error {
 	lost := ReclaimRequest{Epoch: never}
 	for _, call := range []func() error{
 		func() error { return on.Occupy(ctx, never) },
-		func() error { _, err := on.ReclaimLease(ctx, lost); return err },
+		func() error { _, err := on.ReclaimLeases(ctx, lost); return err },
 		func() error { _, err := on.ReclaimRows(ctx, lost); return err },
 		func() error { _, err := on.JoinRebuild(ctx, never); return err },
 		func() error { _, err := ReadRebuild(ctx, session, s.cfg.Projection, s.cfg.Timeout); return err },

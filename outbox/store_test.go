@@ -73,7 +73,7 @@ func TestOlderEpochIsFenced(t *testing.T) {
 				"release": func() error { _, err := b.store.Settle(ctx, 1, x.id, nil); return err },
 				"resolve": func() error { _, _, err := b.store.Resolve(ctx, 1, x.id, x.all(outbox.Done)); return err },
 				"reclaim lease": func() error {
-					_, err := b.store.ReclaimLease(ctx, outbox.ReclaimRequest{Epoch: 1, Limit: 10, MaxReclaims: 3})
+					_, err := b.store.ReclaimLeases(ctx, outbox.ReclaimRequest{Epoch: 1, Limit: 10, MaxReclaims: 3})
 					return err
 				},
 				"reclaim rows": func() error {

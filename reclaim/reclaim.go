@@ -17,7 +17,7 @@ const page = 2000
 
 // Store is the part of the outbox that a Reclaimer uses; *outbox.Store implements it.
 type Store interface {
-	ReclaimLease(ctx context.Context, r outbox.ReclaimRequest) ([]outbox.Reclaimed, error)
+	ReclaimLeases(ctx context.Context, r outbox.ReclaimRequest) ([]outbox.Reclaimed, error)
 	ReclaimRows(ctx context.Context, r outbox.ReclaimRequest) ([]outbox.Reclaimed, error)
 }
 
@@ -113,14 +113,17 @@ func (r *Reclaimer) RunOnce(ctx context.Context, epoch int64) (total int, err er
 			r.limit = max(1, r.limit/2)
 		}
 	}()
-	for _, take := range []func(context.Context, outbox.ReclaimRequest) ([]outbox.Reclaimed, error){r.store.ReclaimLease, r.store.ReclaimRows} {
+	for _, step := range []struct {
+		take func(context.Context, outbox.ReclaimRequest) ([]outbox.Reclaimed, error)
+		full int // as many may not be all
+	}{{r.store.ReclaimLeases, outbox.LeasesAtOnce}, {r.store.ReclaimRows, 1}} {
 		for more := true; more; {
-			got, err := take(ctx, request)
+			got, err := step.take(ctx, request)
 			if err != nil {
 				return total, err
 			}
 			total += r.tell(got, epoch)
-			more = len(got) > 0
+			more = len(got) >= step.full
 		}
 	}
 	return total, nil

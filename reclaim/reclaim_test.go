@@ -3,6 +3,7 @@ package reclaim_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -28,7 +29,7 @@ type pages struct {
 	requests []outbox.ReclaimRequest
 }
 
-func (p *pages) ReclaimLease(context.Context, outbox.ReclaimRequest) ([]outbox.Reclaimed, error) {
+func (p *pages) ReclaimLeases(context.Context, outbox.ReclaimRequest) ([]outbox.Reclaimed, error) {
 	if len(p.leases) == 0 {
 		return nil, nil
 	}
@@ -68,7 +69,7 @@ func TestRunOnceTakesAllPagesAndSaysFromWhom(t *testing.T) {
 	t.Parallel()
 	settled := outbox.Reclaimed{Owner: "b", Epoch: 2, Cause: outbox.CauseOlderEpoch} // a lease without open events
 	store := &pages{leases: [][]outbox.Reclaimed{
-		{settled}, {{Owner: "b", Epoch: 3, Cause: outbox.CauseOlderEpoch, Rows: 64}},
+		{settled, settled, settled, settled}, {{Owner: "b", Epoch: 3, Cause: outbox.CauseOlderEpoch, Rows: 64}},
 	}, answers: [][]outbox.Reclaimed{
 		{{Owner: "a", Epoch: 3, Cause: outbox.CauseOlderEpoch, Rows: 2000}},
 		{{Owner: "a", Epoch: 3, Cause: outbox.CauseOlderEpoch, Rows: 7}, {Owner: "py", Cause: outbox.CauseLeaseExpired, Failed: true, Rows: 1}},
@@ -136,7 +137,7 @@ func TestNewNamesAllThatIsWrong(t *testing.T) {
 // slow is a store that takes too long for more than 300 rows.
 type slow struct{ left int }
 
-func (s *slow) ReclaimLease(_ context.Context, r outbox.ReclaimRequest) ([]outbox.Reclaimed, error) {
+func (s *slow) ReclaimLeases(_ context.Context, r outbox.ReclaimRequest) ([]outbox.Reclaimed, error) {
 	if s.left == 0 {
 		return nil, nil
 	}
@@ -145,7 +146,7 @@ func (s *slow) ReclaimLease(_ context.Context, r outbox.ReclaimRequest) ([]outbo
 		return nil, context.DeadlineExceeded
 	}
 	s.left -= n
-	return []outbox.Reclaimed{{Owner: "b", Epoch: 1, Cause: outbox.CauseOlderEpoch, Rows: n}}, nil
+	return slices.Repeat([]outbox.Reclaimed{{Owner: "b", Epoch: 1, Cause: outbox.CauseOlderEpoch, Rows: n / 4}}, outbox.LeasesAtOnce), nil
 }
 
 func (*slow) ReclaimRows(context.Context, outbox.ReclaimRequest) ([]outbox.Reclaimed, error) {

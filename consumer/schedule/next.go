@@ -56,6 +56,7 @@ func (s *Scheduler) work(now time.Time) (a Action, ok bool) {
 		return Action{Kind: DoProbe}, true
 	case s.held:
 		return a, false
+	case s.unsure:
 	case phase == Running:
 		b = s.lease(now, rows)
 	case s.quiet(now) && (phase != Broken || !now.Before(s.gate.next)):

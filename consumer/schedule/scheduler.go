@@ -102,6 +102,7 @@ type Scheduler struct {
 	typical time.Duration // of a call that went well
 
 	stopping, held bool
+	unsure         bool          // whether it is held
 	heldUp         time.Time     // when nothing could be leased last
 	fault          time.Duration // pause after faults of the database in a row
 	waitFor        time.Time     // no call to the database before
@@ -142,13 +143,16 @@ func (s *Scheduler) isApart(key outbox.Key) bool { return !s.apart[key].IsZero()
 // Stop lets the leased batches finish, and begins no others.
 func (s *Scheduler) Stop() { s.stopping = true }
 
+// ListOnly has nothing leased, while lists are made, until the first [Scheduler.Hold].
+func (s *Scheduler) ListOnly() { s.unsure = true }
+
 // Hold notes whether nothing is to be leased: another worker claims rows of the table, or somebody
 // has paused the projection. What lists have shown before counts no more when it ends.
 func (s *Scheduler) Hold(yes bool) {
 	if s.held && !yes {
 		s.c.drop()
 	}
-	s.held = yes
+	s.held, s.unsure = yes, false
 }
 
 // Throttle limits the events that are leased to rate a second; 0 ends the limit.

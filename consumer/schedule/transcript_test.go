@@ -181,6 +181,8 @@ func (p *play) answer(t *testing.T, d *datadriven.TestData) {
 		p.s.Stop()
 	case "foreign", "pause":
 		p.s.Hold(name == "yes")
+	case "list-only":
+		p.s.ListOnly()
 	case "throttle":
 		p.s.Throttle(p.now, float64(n))
 	default:

@@ -15,6 +15,10 @@ import (
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
+// headStart is how long what is not urgent waits at the start of a term: its statements, which no session has planned yet,
+// would delay the first events.
+const headStart = 250 * time.Millisecond
+
 // lead is the work of one term. A fault of one projection's tables does not stop the others.
 func (d *daemon) lead(ctx context.Context, t *leader.Term) error {
 	g, ctx := errgroup.WithContext(ctx)
@@ -43,10 +47,11 @@ func (d *daemon) lead(ctx context.Context, t *leader.Term) error {
 			case <-until.Done():
 			}
 			g.Go(func() error { return l.reclaimer.Run(until, t.Epoch()) })
-			g.Go(func() error { d.upkeep(until, l, t.Epoch()); return nil })
-			g.Go(func() error { d.scrub(until, l); return nil })
-			g.Go(func() error { d.load(until, l); return nil })
-			g.Go(func() error { r.run(until); return nil })
+			for _, run := range []func(){
+				func() { d.upkeep(until, l, t.Epoch()) }, func() { d.scrub(until, l) }, func() { d.load(until, l) }, func() { r.run(until) },
+			} {
+				g.Go(func() error { sleep(until, headStart); run(); return nil })
+			}
 			return r.pump(ctx, t)
 		})
 	}

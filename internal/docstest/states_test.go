@@ -471,7 +471,7 @@ func (w *watcher) acts() []act {
 		{"wake", nil, func() { w.must(w.store.Wake(ctx, epoch, outbox.Reasons(), 100)) }},
 		{"reclaim lease", nil, func() {
 			for {
-				got, err := w.store.ReclaimLease(ctx, reclaim)
+				got, err := w.store.ReclaimLeases(ctx, reclaim)
 				w.must(nil, err)
 				if len(got) == 0 {
 					return

@@ -80,7 +80,7 @@ func reclaim(t *testing.T, m *member, want int) {
 	request := outbox.ReclaimRequest{Epoch: m.epoch, Limit: 100, MaxProcessing: time.Hour, MaxReclaims: 5}
 	rows := 0
 	for {
-		taken, err := m.store.(*outbox.Store).ReclaimLease(t.Context(), request)
+		taken, err := m.store.(*outbox.Store).ReclaimLeases(t.Context(), request)
 		if err != nil {
 			t.Fatal(err)
 		}

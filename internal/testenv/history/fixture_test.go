@@ -107,7 +107,7 @@ func (f *fixture) round(s *outbox.Store, epoch int64, v outbox.Verdict) {
 func (f *fixture) reclaim(s *outbox.Store, epoch int64) {
 	f.t.Helper()
 	r := outbox.ReclaimRequest{Epoch: epoch, Limit: 10, MaxProcessing: time.Hour, MaxReclaims: 5}
-	leases, err := s.ReclaimLease(f.t.Context(), r)
+	leases, err := s.ReclaimLeases(f.t.Context(), r)
 	if err != nil {
 		f.t.Fatal(err)
 	}
