@@ -56,8 +56,8 @@ func (a *app) pauseCommand() *cobra.Command {
 		Short: "Pause a projection until weft resume",
 		Long: `Have the leader lease no more events for a projection, and wait up to three seconds until it
 says that it does; without an answer of it from here, it obeys within a second ("obeyed" in the
-JSON is false then). What is in flight settles. The pause is kept in Postgres, so it outlives restarts and takeovers, until
-weft resume. Works from any host, with or without a leader.
+JSON is false then). What is in flight settles. The pause is kept in Postgres, so it outlives
+restarts and takeovers, until weft resume. Works from any host, with or without a leader.
 
 Meanwhile events wait, and none is lost. weft status, the body of /health/ready and the
 metric weft_projection_paused_seconds show the pause; readiness does not fail with it. The

@@ -388,20 +388,3 @@ func (e *examination) writer(t target, found map[string]index) string {
 		attachment(t.index, newest(all)))
 	return ""
 }
-
-func (e *examination) mapping(t target, name string, have json.RawMessage) error {
-	added, conflicts, err := elastic.CompareMappings(have, t.mapping)
-	if err != nil {
-		return err
-	}
-	if len(conflicts) > 0 {
-		e.add("elastic.mapping", Error, name, "the mapping has drifted from this build's: "+strings.Join(conflicts, "; "), asked("rebuild "+t.projection))
-	}
-	if len(conflicts)+len(added) == 0 && !elastic.MadeFor(have, t.mapping) {
-		e.add("elastic.mapping", Warning, name, "the index was made for another mapping than this build's", "restart weft, which changes what Elasticsearch accepts; if readiness then names a change that it refuses, "+asked("rebuild "+t.projection))
-	}
-	if len(added) > 0 {
-		e.add("elastic.mapping", Warning, name, "the mapping lacks fields: "+strings.Join(added, ", "), "restart weft, which adds them; where the index was not made by it, "+asked("rebuild "+t.projection))
-	}
-	return nil
-}
