@@ -92,8 +92,8 @@ func (r *run) keepUp(now time.Time) {
 	})
 }
 
-// askHolds asks what operators hold back. A term begins as if paused, so that it leases nothing
-// before the first answer; while there is none, things stay as they are.
+// askHolds asks what operators hold back. A term leases nothing before the first answer; while there is no
+// later one, things stay as they are.
 func (r *run) askHolds(now time.Time) {
 	if !r.holds.begin(now, holdsEvery) {
 		return

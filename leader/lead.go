@@ -132,11 +132,12 @@ func (e *Elector) beat(running context.Context, s session, t *Term, proof time.T
 
 // lost publishes and logs the loss of a term, before Work has returned.
 func (e *Elector) lost(t *Term, l *lossError, late error) {
+	l = &lossError{l.reason, cmp.Or(l.err, late)}
 	e.become(RoleDisconnected, nil, l)
 	e.fault = faultOf(l)
 	e.met.stepDowns.WithLabelValues(l.reason).Inc()
 	e.log.Warn("lost the lock", zap.String("event", "leader.lost"), zap.Int64("epoch", t.epoch),
-		zap.String("reason", l.reason), zap.Error(cmp.Or(l.err, late)))
+		zap.String("reason", l.reason), zap.Error(l.err))
 }
 
 // closeLostTerm records the end of a lost term after Work has returned result.

@@ -46,10 +46,11 @@ func (l *lossError) Error() string {
 
 func (l *lossError) Unwrap() []error { return []error{ErrLost, l.err} }
 
-// Unproven reports whether err is that of a term whose leader got no answer to its heartbeats in time.
+// Unproven reports whether err is that of a term whose leader got no answer to its heartbeats in time. One that stood still
+// itself has sent none.
 func Unproven(err error) bool {
 	l, ok := errors.AsType[*lossError](err)
-	return ok && l.reason == reasonTrustExpired
+	return ok && l.reason == reasonTrustExpired && l.err != nil
 }
 
 // over is the value of Term.trusted after the end. No term is trusted again.

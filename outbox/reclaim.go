@@ -44,7 +44,7 @@ type Reclaimed struct {
 const LeasesAtOnce = 4
 
 // ReclaimLeases takes back the oldest leases of other terms, at most [LeasesAtOnce], with the events that
-// nothing has touched since, or the first Limit events of each. Call it again where it returns as many.
+// nothing has touched since, or the first Limit events of each. Call it again where it returns as many, or more.
 // It returns [ErrFenced] when a newer epoch has taken over.
 func (s *Store) ReclaimLeases(ctx context.Context, r ReclaimRequest) ([]Reclaimed, error) {
 	return s.reclaim(ctx, "reclaim_lease", LeasesAtOnce, r, r.MaxReclaims, r.Limit)
@@ -57,7 +57,7 @@ func (s *Store) ReclaimRows(ctx context.Context, r ReclaimRequest) ([]Reclaimed,
 	return s.reclaim(ctx, "reclaim_rows", 1, r, r.MaxReclaims, r.Limit, r.MaxProcessing)
 }
 
-// reclaim sends a statement several times in one round trip, which the start of a term waits for.
+// reclaim sends a statement several times as one transaction, in the one round trip that the start of a term waits for.
 func (s *Store) reclaim(ctx context.Context, name string, times int, r ReclaimRequest, args ...any) (out []Reclaimed, err error) {
 	const what = "reclaim"
 	fences := 1

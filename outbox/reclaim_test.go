@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -201,6 +203,40 @@ func TestReclaimPassesNoLeaseThatAnOlderLeaderAsksFor(t *testing.T) {
 	got, err := b.newStore(b.pool, "b", outbox.Keep).ReclaimLeases(t.Context(), outbox.ReclaimRequest{Epoch: 2, Limit: 10, MaxReclaims: 10})
 	if err != nil || len(got) != 1 || got[0].Rows != 1 {
 		t.Errorf("reclaimed %+v, %v, want the lease", got, err)
+	}
+}
+
+// One call takes back several leases, the oldest first, and passes over one that somebody works on.
+func TestReclaimOfSeveralLeases(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for v := range int64(outbox.LeasesAtOnce + 2) {
+		b.enqueue(v)
+	}
+	var leases []uuid.UUID
+	for _, row := range b.list().Ready {
+		leases = append(leases, b.lease(1, groups(row)...).id)
+	}
+	b.setTerm(2, "a")
+	tx, err := b.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(t.Context()) }()
+	if _, err := tx.Exec(t.Context(), "select from weft_lease where batch = $1 for update", leases[1]); err != nil {
+		t.Fatal(err)
+	}
+	one := outbox.Reclaimed{Owner: "a", Epoch: 1, Cause: outbox.CauseOlderEpoch, Rows: 1}
+	for _, want := range []int{outbox.LeasesAtOnce, 1, 0} {
+		if got := b.reclaimLease(2, 5); !slices.Equal(got, slices.Repeat([]outbox.Reclaimed{one}, want)) {
+			t.Errorf("reclaimed %+v, want an event of each of %d leases", got, want)
+		}
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.reclaimLease(2, 5); !slices.Equal(got, []outbox.Reclaimed{one}) {
+		t.Errorf("reclaimed %+v of the one that was locked", got)
 	}
 }
 

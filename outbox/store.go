@@ -196,7 +196,6 @@ func (s *Store) WarmUp(ctx context.Context, session DB) error {
 		func() error { _, err := on.ReclaimLeases(ctx, lost); return err },
 		func() error { _, err := on.ReclaimRows(ctx, lost); return err },
 		func() error { _, err := on.JoinRebuild(ctx, never); return err },
-		func() error { _, err := ReadRebuild(ctx, session, s.cfg.Projection, s.cfg.Timeout); return err },
 		func() error { _, _, err := on.Holds(ctx); return err },
 		func() error { _, _, _, err := on.PutOffEntities(ctx, 0, ID{}); return err },
 		func() error { _, err := on.List(ctx, ListRequest{}); return err },

@@ -18,9 +18,9 @@ import (
 // added.
 type paused struct {
 	Projection string         `json:"projection"`
-	Changed    bool           `json:"changed"` // false when it was so before
-	Pause      *records.Pause `json:"pause"`   // null after weft resume
-	Obeyed     bool           `json:"obeyed"`  // the leader has said that it leases nothing more
+	Changed    bool           `json:"changed"`          // false when it was so before
+	Pause      *records.Pause `json:"pause"`            // null after weft resume
+	Obeyed     *bool          `json:"obeyed,omitempty"` // the leader has said that it begins no more leases; not of weft resume
 }
 
 const (
@@ -71,7 +71,9 @@ first pause then stays as it is.`,
 		o.Kind = outbox.Pause
 		now, begun, err := outbox.BeginHold(ctx, pool, o, cfg.Database.Timeout)
 		out := paused{Projection: o.Projection, Changed: begun, Pause: records.DescribePause(now)}
-		out.Obeyed = err == nil && obeyed(ctx, pool, o.Group, o.Projection)
+		if err == nil {
+			out.Obeyed = new(obeyed(ctx, pool, o.Group, o.Projection))
+		}
 		return out, err
 	})
 }
@@ -124,8 +126,8 @@ func (p paused) write(w io.Writer) error {
 		text = "resumed: the leader goes on within a second"
 	case p.Pause == nil:
 		text = "was not paused"
-	case p.Changed && p.Obeyed:
-		text = "paused: the leader leases nothing more, and what is in flight settles; weft status shows it"
+	case p.Changed && *p.Obeyed:
+		text = "paused: the leader begins no more leases, and what is in flight settles; weft status shows it"
 	case p.Changed:
 		text = "paused: the leader leases nothing more within a second, and what is in flight settles; weft status shows it"
 	default:

@@ -79,7 +79,7 @@ func TestPauseWaitsUntilTheLeaderObeys(t *testing.T) {
 	if r := weft(t, c.env, "pause", name, "--by=alice", "--why=none"); r.code != 0 || !strings.Contains(r.out, "leases nothing more within a second") {
 		t.Errorf("without an answer of the leader: got %+v", r)
 	}
-	if r := weft(t, c.env, "resume", name, "--by=alice", "--why=none"); r.code != 0 {
+	if r := weft(t, c.env, "resume", name, "--by=alice", "--why=none", "--json"); r.code != 0 || strings.Contains(r.out, "obeyed") {
 		t.Fatalf("got %+v", r)
 	}
 
@@ -95,7 +95,7 @@ func TestPauseWaitsUntilTheLeaderObeys(t *testing.T) {
 	}))
 	defer server.Close()
 	c.serveAt(server.Listener.Addr().String())
-	if r := weft(t, c.env, "pause", name, "--by=alice", "--why=none"); r.code != 0 || !strings.Contains(r.out, "paused: the leader leases nothing more, and what") || asked.Load() != 3 {
+	if r := weft(t, c.env, "pause", name, "--by=alice", "--why=none"); r.code != 0 || !strings.Contains(r.out, "paused: the leader begins no more leases, and what") || asked.Load() != 3 {
 		t.Errorf("got %+v after %d questions, want the third answer awaited", r, asked.Load())
 	}
 	if r := weft(t, c.env, "pause", name, "--by=alice", "--why=none", "--json"); r.code != 0 || !strings.Contains(r.out, `"obeyed": true`) {

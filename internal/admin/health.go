@@ -52,13 +52,13 @@ type Projection struct {
 	Activity Activity  `json:"activity"`
 	Detail   string    `json:"detail,omitempty"`
 	Pause    string    `json:"pause,omitempty"` // who has paused it, when and why
-	Moved    *Moved    `json:"moved,omitempty"`
-	Rival    *Moved    `json:"rival,omitempty"` // a leader of another database writes into the index, too
+	Moved    *Warning  `json:"moved,omitempty"` // the index behind the name is another one, and no rebuild has made it so
+	Rival    *Warning  `json:"rival,omitempty"` // a leader of another database writes into the index, too
 	Since    time.Time `json:"since"`
 }
 
-// Moved says that the index behind the name is another one, and no rebuild has made it so.
-type Moved struct {
+// Warning is what a projection says that holds up no event.
+type Warning struct {
 	Detail string    `json:"detail,omitempty"`
 	Since  time.Time `json:"since"`
 }
@@ -166,7 +166,7 @@ func (h *Health) SetMoved(name, detail string) {
 	p := h.rep.Projections[name]
 	p.Moved = nil
 	if detail != "" {
-		p.Moved = &Moved{Detail: detail, Since: h.now()}
+		p.Moved = &Warning{Detail: detail, Since: h.now()}
 	}
 	h.rep.Projections[name] = p
 }
@@ -179,7 +179,7 @@ func (h *Health) SetRival(name, detail string) {
 	p := h.rep.Projections[name]
 	p.Rival = nil
 	if detail != "" {
-		p.Rival = &Moved{Detail: detail, Since: h.now()}
+		p.Rival = &Warning{Detail: detail, Since: h.now()}
 	}
 	h.rep.Projections[name] = p
 }
@@ -261,10 +261,10 @@ func (r Report) brief() Report {
 			p.Pause = "paused"
 		}
 		if p.Moved != nil {
-			p.Moved = &Moved{Since: p.Moved.Since}
+			p.Moved = &Warning{Since: p.Moved.Since}
 		}
 		if p.Rival != nil {
-			p.Rival = &Moved{Since: p.Rival.Since}
+			p.Rival = &Warning{Since: p.Rival.Since}
 		}
 		r.Projections[name] = p
 	}

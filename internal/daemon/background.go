@@ -19,6 +19,7 @@ import (
 	"github.com/samuelhu324-dev/weft/migrations"
 	"github.com/samuelhu324-dev/weft/outbox"
 	"github.com/samuelhu324-dev/weft/projections"
+	"github.com/samuelhu324-dev/weft/projections/elastic"
 )
 
 const (
@@ -273,9 +274,10 @@ func (d *daemon) attend(ctx context.Context, l projector) error {
 	p := l.proj
 	name := p.Destination()
 	d.Health.Require(name, d.cfg.Elastic.RequireReady)
-	prepared, attempted := false, sync.OnceFunc(func() { close(l.attempted) })
+	prepared := false
+	attempted, there := sync.OnceFunc(func() { close(l.attempted) }), sync.OnceFunc(func() { close(l.prepared) })
 	if _, ok := p.(projections.Preparer); !ok {
-		close(l.prepared)
+		there()
 	}
 	blamed := false // the source, for the outage that lasts
 	var seen indexWatch
@@ -292,20 +294,23 @@ func (d *daemon) attend(ctx context.Context, l projector) error {
 				return
 			}
 			prepared = true
-			close(l.prepared)
+			there()
 		}
 		err := p.Ready(ctx)
+		if errors.Is(err, elastic.ErrMapping) { // two have changed the index in one moment, and this one's mark is lost
+			prepared = false
+		}
 		d.follow(ctx, l, &seen)
 		d.rival(ctx, l, &marks, err)
 		s, source := l.pipeline.State(), unread(p)
-		outage, elastic := s.Phase == schedule.Outage || s.Phase == schedule.Trial, s.Reason.Elastic()
-		blamed = outage && (blamed || source != nil && !elastic)
+		outage, destination := s.Phase == schedule.Outage || s.Phase == schedule.Trial, s.Reason.Elastic()
+		blamed = outage && (blamed || source != nil && !destination)
 		switch {
 		case err != nil || !outage:
-		case source != nil && !elastic:
+		case source != nil && !destination:
 			err = source
 			d.tell(name, nil)
-		case elastic || !blamed: // else the source can be read again, and the trial is under way
+		case destination || !blamed: // else the source can be read again, and the trial is under way
 			err = errors.New(s.Detail) // it answers, and refuses the writes
 		}
 		if !errors.Is(err, context.Canceled) {

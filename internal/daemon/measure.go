@@ -7,6 +7,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/samuelhu324-dev/weft/consumer/schedule"
 	"github.com/samuelhu324-dev/weft/internal/postgres"
 	"github.com/samuelhu324-dev/weft/leader"
 	"github.com/samuelhu324-dev/weft/outbox"
@@ -158,7 +159,9 @@ func (d *daemon) readHolds(ctx context.Context, p *projector) (quarantined []out
 	if err != nil {
 		return nil, err
 	}
-	d.tellPause(p.proj.Name(), holds.Pause)
+	if p.pipeline.State().Phase == schedule.Idle { // else the pipeline says when it obeys
+		d.tellPause(p.proj.Name(), holds.Pause)
+	}
 	waiting, err := p.store.QuarantinedEvents(ctx, quarantined)
 	if err == nil {
 		d.gauges.holds(p.proj.Name(), holds, waiting)
@@ -166,7 +169,7 @@ func (d *daemon) readHolds(ctx context.Context, p *projector) (quarantined []out
 	return quarantined, err
 }
 
-// tellPause shows a pause in the state of health, on a standby, too.
+// tellPause shows a pause in the state of health.
 func (d *daemon) tellPause(name string, p *outbox.Hold) {
 	text := ""
 	if p != nil {

@@ -14,7 +14,6 @@ import (
 type indexWatch struct {
 	index, uuid string
 	moved       time.Time // when that became another one outside a rebuild; zero where it did not
-	looked      time.Time // at the last look that found the same
 	rebuilt     time.Time // begin of the newest rebuild whose move is behind us, as in weft_rebuild
 }
 
@@ -28,11 +27,6 @@ func (d *daemon) follow(ctx context.Context, l projector, w *indexWatch) {
 	}
 	name := l.proj.Name()
 	index, uuid := sink.Seen()
-	defer func() {
-		if w.index == index && w.uuid == uuid {
-			w.looked = time.Now()
-		}
-	}()
 	switch {
 	case index == "":
 		return
@@ -47,7 +41,7 @@ func (d *daemon) follow(ctx context.Context, l projector, w *indexWatch) {
 			w.moved, w.rebuilt = time.Time{}, row.Began
 			d.Health.SetMoved(name, "")
 		default:
-			w.moved = w.looked // who moves an alias may compare before the next look
+			w.moved = time.Now()
 			d.tellMoved(name, w.index, index)
 		}
 		if row.Phase == outbox.RebuildDone {

@@ -104,6 +104,7 @@ func (p *presence) noteReach(ctx context.Context, err error) {
 	if errors.Is(err, leader.ErrReadOnly) {
 		ctx, cancel := context.WithTimeout(ctx, pingTimeout)
 		defer cancel()
+		_ = p.silence.After(nil, 0) // it has answered
 		last := p.unreached.Load()
 		p.unreached.Store(&unreached{cmp.Or(postgres.CheckWritable(ctx, p.pool), err), last != nil && last.readOnly, true})
 		return

@@ -17,17 +17,19 @@ import (
 const (
 	rivalMarks   = 3                // of a term, as soon as they are wanted; later ones come rivalPause apart
 	rivalPause   = time.Minute      // also of the other leader
-	rivalStrikes = 2                // marks of somebody else that tell: an old leader that wakes up may write one more
+	rivalRefused = time.Hour        // where the credentials may not change the mapping
+	rivalStrikes = 2                // marks of terms unknown here that tell: a failover may have lost one
 	rivalMemory  = 10 * time.Minute // between two such marks
+	mostTerms    = 1000             // since a mark: those that are always kept
 )
 
 // rivalWatch is what a leader knows about the marks in the index of a projection.
 type rivalWatch struct {
-	epoch   int64     // of the term that this is about; 0 where the instance does not lead
-	began   time.Time // of that term, by the database; zero before its first mark
-	marks   int
-	marked  time.Time
-	refused bool // the credentials may not change the mapping
+	epoch  int64     // of the term that this is about; 0 where the instance does not lead
+	began  time.Time // of that term, by the database; zero before its first mark
+	marks  int
+	marked time.Time
+	pause  time.Duration // after which one more is wanted
 
 	other   elastic.Led // the newest mark of another term
 	seen    time.Time   // when it came, while this term ran
@@ -47,7 +49,10 @@ func (d *daemon) rival(ctx context.Context, l projector, w *rivalWatch, unusable
 	key := elastic.LedKey(d.cfg.Group, name)
 	index, _ := sink.Seen()
 	found := sink.Led(key)
-	if st.Role != leader.RoleLeader || w.epoch != st.Epoch {
+	if st.Role != leader.RoleLeader {
+		st.Epoch = 0
+	}
+	if st.Epoch == 0 || w.epoch != st.Epoch {
 		*w = rivalWatch{epoch: st.Epoch, other: found} // who has led before has left its mark
 		d.Health.SetRival(name, "")
 	}
@@ -59,7 +64,7 @@ func (d *daemon) rival(ctx context.Context, l projector, w *rivalWatch, unusable
 		d.Health.SetRival(name, "")
 	}
 	fresh := found.Epoch != 0 && !found.Same(w.other)
-	wanted := !w.refused && (w.marks < rivalMarks || time.Since(w.marked) > rivalPause)
+	wanted := w.marks < rivalMarks && w.pause == 0 || time.Since(w.marked) > max(rivalPause, w.pause)
 	if found.OfTerm(w.epoch, d.cfg.Instance, w.began) || !fresh && !wanted {
 		return
 	}
@@ -69,10 +74,19 @@ func (d *daemon) rival(ctx context.Context, l projector, w *rivalWatch, unusable
 	}
 	w.began = now.AcquiredAt
 	if fresh {
+		known, err := d.ledHere(ctx, found)
+		if err != nil {
+			return
+		}
+		if w.other = found; known { // an old leader has woken up, or its request was answered late
+			fresh = false
+		}
+	}
+	if fresh {
 		if time.Since(w.seen) > rivalMemory {
 			w.strikes = 0
 		}
-		w.other, w.seen, w.strikes = found, time.Now(), w.strikes+1
+		w.seen, w.strikes = time.Now(), w.strikes+1
 		if w.strikes >= rivalStrikes && !w.told {
 			w.told = true
 			d.tellRival(name, index, found)
@@ -81,8 +95,16 @@ func (d *daemon) rival(ctx context.Context, l projector, w *rivalWatch, unusable
 	if wanted {
 		w.marks, w.marked = w.marks+1, time.Now()
 		err := sink.MarkLed(ctx, key, elastic.Led{Epoch: w.epoch, Instance: d.cfg.Instance, Began: w.began, Marked: w.marked.UTC()})
-		w.refused = elastic.IsAccess(err)
+		if w.pause = 0; elastic.IsAccess(err) {
+			w.pause = rivalRefused
+		}
 	}
+}
+
+// ledHere reports whether this database knows the term of a mark.
+func (d *daemon) ledHere(ctx context.Context, mark elastic.Led) (bool, error) {
+	terms, err := leader.History(ctx, d.pool, d.cfg.Group, mark.Began, mostTerms)
+	return slices.ContainsFunc(terms, func(t leader.PastTerm) bool { return t.Epoch == mark.Epoch && t.AcquiredAt.Equal(mark.Began) }), err
 }
 
 // tellRival says that a leader of another database writes into the index of a projection.

@@ -26,7 +26,7 @@ func indexPrivileges() []privilege {
 		{"view_index_metadata", Error, "weft finds the index behind the alias and reads its mapping"},
 		{"monitor", Warning, "`weft verify`, and the leader in the background, see whether the index changes while they compare"},
 		{"maintenance", Note, "weft refreshes the index before it compares; without it a comparison may overlook documents written since the last refresh"},
-		{"manage", Note, "weft creates the index and its alias, and `weft rebuild` replaces it; without it create both beforehand, and no leader of another database that writes there is told"},
+		{"manage", Note, "weft creates the index and its alias, and `weft rebuild` replaces it; without it create both beforehand, and weft does not find a leader of another database that writes there"},
 	}
 }
 

@@ -64,7 +64,7 @@ func (e *examination) led(ctx context.Context, t target, name string, mapping js
 	if !marked || e.Pool == nil || e.Pool.QueryRow(ctx, unknown, e.Config.Group, by.Epoch, by.Began).Scan(&foreign) != nil || !foreign {
 		return
 	}
-	e.add("rivals", Error, name, fmt.Sprintf("the last leader that began to write into it, %s at %s (epoch %d), is none of this database: it may be the leader of the original of this copy, or of a copy",
+	e.add("rivals", Warning, name, fmt.Sprintf("the last leader that began to write into it, %s at %s (epoch %d), is none of this database: it may be the leader of the original of this copy, or of a copy",
 		by.Instance, by.Began.UTC().Format(time.RFC3339), by.Epoch),
 		"do not let both write into one index: give the copy another ELASTIC_INDEX before weft runs there; where this database was restored in place of the other one, nothing")
 }

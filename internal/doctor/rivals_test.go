@@ -65,7 +65,7 @@ func TestIndexThatAnotherDatabaseLedIsFound(t *testing.T) {
 		return e.found
 	}
 	const key = "weft/search_index_to_elastic"
-	found := want{"rivals", Error, "idx-v1", "b at 2026-03-01T00:00:00Z (epoch 2), is none of this database", "give the copy another ELASTIC_INDEX before"}
+	found := want{"rivals", Warning, "idx-v1", "b at 2026-03-01T00:00:00Z (epoch 2), is none of this database", "give the copy another ELASTIC_INDEX before"}
 	wantFinding(t, mark(key, 2, "2026-03-01T00:00:00Z"), found) // it never had a leader
 	exec(t, e.Pool, "insert into weft_term (group_name, epoch, instance, acquired_at) values ('weft', 2, 'b', '2026-02-01T00:00:00.000001Z')")
 	wantFinding(t, mark(key, 2, "2026-03-01T00:00:00Z"), found)

@@ -130,7 +130,15 @@ func (c *cause) detail(status int) string {
 			b.WriteString(reason)
 		}
 		if e.Credentials != nil {
-			fmt.Fprintf(&b, " (%v)", e.Credentials)
+			several, ok := e.Credentials.([]any)
+			if !ok {
+				several = []any{e.Credentials}
+			}
+			said := make([]string, len(several))
+			for i, one := range several {
+				said[i] = fmt.Sprint(one)
+			}
+			fmt.Fprintf(&b, " (%s)", strings.Join(said, "; "))
 		}
 	}
 	return outbox.OneLine(b.String(), maxDetail)

@@ -55,7 +55,7 @@ func TestRefusalSaysWhyAKeyIsNotTaken(t *testing.T) {
 	t.Parallel()
 	for why, want := range map[string]string{
 		`"API key: api key is expired"`:                                        "unable to authenticate (API key: api key is expired)",
-		`["API key: unable to find apikey with id x","service token: denied"]`: "unable to authenticate ([API key: unable to find apikey with id x service token: denied])",
+		`["API key: unable to find apikey with id x","service token: denied"]`: "unable to authenticate (API key: unable to find apikey with id x; service token: denied)",
 	} {
 		body := `{"error":{"root_cause":[],"type":"security_exception","reason":"unable to authenticate","additional_unsuccessful_credentials":` + why + `},"status":401}`
 		if got := Said(http.StatusUnauthorized, []byte(body)); !strings.HasSuffix(got, want) {

@@ -1,6 +1,7 @@
 package elastic
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -59,7 +60,9 @@ func (s *Sink) MarkLed(ctx context.Context, key string, led Led) error {
 	var mapping struct {
 		Meta map[string]any `json:"_meta"`
 	}
-	if err := json.Unmarshal(have, &mapping); err != nil {
+	read := json.NewDecoder(bytes.NewReader(have))
+	read.UseNumber() // of somebody else's part, which stays as it is
+	if err := read.Decode(&mapping); err != nil {
 		return s.unreadable("mapping", err)
 	}
 	if mapping.Meta == nil {
