@@ -27,6 +27,7 @@ type script struct {
 	unlocked bool
 	vacant   bool          // nobody leads, else another instance does
 	died     chan struct{} // closed: the server has ended the session
+	stall    time.Duration // for which this process stands still once it has nothing to do
 
 	mu    sync.Mutex
 	start time.Time
@@ -114,6 +115,7 @@ func (s *scripted) beat(ctx context.Context, epoch int64) (*Resignation, error) 
 }
 
 func (s *scripted) idle(ctx context.Context, _ int64) error {
+	<-time.After(s.stall)
 	select {
 	case s.request = <-s.asked:
 		return nil

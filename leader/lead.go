@@ -1,7 +1,6 @@
 package leader
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"runtime/debug"
@@ -41,14 +40,16 @@ func (e *Elector) lead(ctx context.Context, s session, work Work) error {
 	late := e.beat(running, s, t, g.proof)
 
 	if l, lost := t.loss(); lost {
-		e.lost(t, l, late)
+		l = l.because(late)
+		e.lost(t, l)
 		return e.closeLostTerm(ctx, s, t, l, <-result)
 	}
 	// Work has returned: end the term, so that goroutines it left behind fail Check.
 	err = <-result
 	if !t.end() {
 		l, _ := t.loss()
-		e.lost(t, l, late)
+		l = l.because(late)
+		e.lost(t, l)
 		return e.closeLostTerm(ctx, s, t, l, err)
 	}
 	return e.release(ctx, s, t, err)
@@ -95,8 +96,8 @@ func (e *Elector) beat(running context.Context, s session, t *Term, proof time.T
 			return nil
 		}
 
-		start := time.Now()
-		bctx, cancel := context.WithDeadline(t.ctx, t.until())
+		start, until := time.Now(), t.until()
+		bctx, cancel := context.WithDeadline(t.ctx, until)
 		asked, err := s.beat(bctx, t.epoch)
 		cancel()
 		e.met.heartbeat.Observe(time.Since(start).Seconds())
@@ -111,8 +112,10 @@ func (e *Elector) beat(running context.Context, s session, t *Term, proof time.T
 			if asked != nil {
 				e.resign(t, asked)
 			}
-		case t.Check() != nil:
+		case t.Check() != nil && start.Before(until):
 			return err
+		case t.Check() != nil: // this process has stood still
+			return nil
 		case errors.Is(err, errLockMissing):
 			t.lose(reasonLockLost, nil)
 			return nil
@@ -131,8 +134,7 @@ func (e *Elector) beat(running context.Context, s session, t *Term, proof time.T
 }
 
 // lost publishes and logs the loss of a term, before Work has returned.
-func (e *Elector) lost(t *Term, l *lossError, late error) {
-	l = &lossError{l.reason, cmp.Or(l.err, late)}
+func (e *Elector) lost(t *Term, l *lossError) {
 	e.become(RoleDisconnected, nil, l)
 	e.fault = faultOf(l)
 	e.met.stepDowns.WithLabelValues(l.reason).Inc()

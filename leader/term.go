@@ -1,6 +1,7 @@
 package leader
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -45,6 +46,9 @@ func (l *lossError) Error() string {
 }
 
 func (l *lossError) Unwrap() []error { return []error{ErrLost, l.err} }
+
+// because returns the loss with an error that it is the consequence of, unless it has one.
+func (l *lossError) because(err error) *lossError { return &lossError{l.reason, cmp.Or(l.err, err)} }
 
 // Unproven reports whether err is that of a term whose leader got no answer to its heartbeats in time. One that stood still
 // itself has sent none.

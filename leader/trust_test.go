@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"go.uber.org/zap"
 )
 
 func TestTrust(t *testing.T) {
@@ -64,6 +65,42 @@ func TestTrust(t *testing.T) {
 				t.Errorf("cause: got %v, want %s", cause, reasonTrustExpired)
 			}
 		})
+	})
+
+	t.Run("SilenceOfTheServerIsToldFromAStandstill", func(t *testing.T) {
+		t.Parallel()
+		for stall, silent := range map[time.Duration]bool{0: true, time.Minute: false} {
+			synctest.Test(t, func(t *testing.T) {
+				s := newScript()
+				s.stall = stall
+				s.beat = func(ctx context.Context, _ int) error {
+					<-ctx.Done()
+					return ctx.Err()
+				}
+				b := newBench(t, func(n int) (*script, error) {
+					if n > 1 {
+						return nil, errors.New("no more")
+					}
+					return s, nil
+				})
+				stop := b.start(t, func(ctx context.Context, _ *Term) error {
+					<-ctx.Done()
+					return context.Cause(ctx)
+				})
+				time.Sleep(DefaultTrust + stall)
+				synctest.Wait()
+				if err := stop(); err != nil {
+					t.Errorf("Run: %v", err)
+				}
+				lines := b.logs.FilterField(zap.String("event", "leader.lost")).All()
+				if len(lines) != 1 {
+					t.Fatalf("after a standstill of %v: got %v, want the loss", stall, lines)
+				}
+				if said, told := lines[0].ContextMap()["error"]; told != silent {
+					t.Errorf("after a standstill of %v: got %v, want the unanswered heartbeat %v", stall, said, silent)
+				}
+			})
+		}
 	})
 
 	t.Run("ExpiresExactlyWhenAHeartbeatIgnoresItsDeadline", func(t *testing.T) {
