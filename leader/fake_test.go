@@ -115,7 +115,9 @@ func (s *scripted) beat(ctx context.Context, epoch int64) (*Resignation, error) 
 }
 
 func (s *scripted) idle(ctx context.Context, _ int64) error {
-	<-time.After(s.stall)
+	if s.stall > 0 {
+		<-time.After(s.stall)
+	}
 	select {
 	case s.request = <-s.asked:
 		return nil
