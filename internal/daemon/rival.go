@@ -27,7 +27,8 @@ const (
 type rivalWatch struct {
 	epoch  int64     // of the term that this is about; 0 where the instance does not lead
 	began  time.Time // of that term, by the database; zero before its first mark
-	marks  int
+	index  string    // behind the name
+	marks  int       // of this term in it
 	marked time.Time
 	pause  time.Duration // after which one more is wanted
 
@@ -62,6 +63,9 @@ func (d *daemon) rival(ctx context.Context, l projector, w *rivalWatch, unusable
 	if w.told && d.compared(ctx, name, time.Since(w.seen)-2*rivalPause) {
 		w.told, w.strikes = false, 0
 		d.Health.SetRival(name, "")
+	}
+	if w.index != index { // as after a rebuild
+		w.index, w.marks = index, 0
 	}
 	fresh := found.Epoch != 0 && !found.Same(w.other)
 	wanted := w.marks < rivalMarks && w.pause == 0 || time.Since(w.marked) > max(rivalPause, w.pause)
