@@ -85,4 +85,17 @@ func History(ctx context.Context, db DB, group string, since time.Time, limit in
 	return out, nil
 }
 
+// KnowsTerm reports whether a database has kept a term of a group. One of another database, also of a copy of this one, is
+// unknown to it. The call takes at most 5 s.
+func KnowsTerm(ctx context.Context, db DB, group string, epoch int64, acquired time.Time) (known bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	err = db.QueryRow(ctx, "select exists (select from weft_term where group_name = $1 and epoch = $2 and acquired_at = $3)",
+		pgx.QueryExecModeExec, group, epoch, acquired).Scan(&known)
+	if err != nil {
+		return false, fmt.Errorf("term %d of group %s: %w", epoch, group, diagnose(err))
+	}
+	return known, nil
+}
+
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }

@@ -112,10 +112,11 @@ func (e *Elector) beat(running context.Context, s session, t *Term, proof time.T
 			if asked != nil {
 				e.resign(t, asked)
 			}
-		case t.Check() != nil && start.Before(until):
-			return err
-		case t.Check() != nil: // this process has stood still
-			return nil
+		case t.Check() != nil:
+			if start.Before(until) { // else this process has stood still
+				late = err
+			}
+			return late
 		case errors.Is(err, errLockMissing):
 			t.lose(reasonLockLost, nil)
 			return nil

@@ -161,25 +161,23 @@ func (h *Health) SetProjection(name string, a Activity, detail string) (changed 
 
 // SetMoved records that the index of a projection is another one, or with an empty detail that this has been dealt with.
 func (h *Health) SetMoved(name, detail string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	p := h.rep.Projections[name]
-	p.Moved = nil
-	if detail != "" {
-		p.Moved = &Warning{Detail: detail, Since: h.now()}
-	}
-	h.rep.Projections[name] = p
+	h.warn(name, detail, func(p *Projection) **Warning { return &p.Moved })
 }
 
 // SetRival records that a leader of another database writes into the index of a projection, or with an empty detail that
 // this has been dealt with.
 func (h *Health) SetRival(name, detail string) {
+	h.warn(name, detail, func(p *Projection) **Warning { return &p.Rival })
+}
+
+// warn replaces a warning of a projection; an empty detail ends it.
+func (h *Health) warn(name, detail string, of func(*Projection) **Warning) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	p := h.rep.Projections[name]
-	p.Rival = nil
+	*of(&p) = nil
 	if detail != "" {
-		p.Rival = &Warning{Detail: detail, Since: h.now()}
+		*of(&p) = &Warning{Detail: detail, Since: h.now()}
 	}
 	h.rep.Projections[name] = p
 }
@@ -260,11 +258,10 @@ func (r Report) brief() Report {
 		if p.Pause != "" {
 			p.Pause = "paused"
 		}
-		if p.Moved != nil {
-			p.Moved = &Warning{Since: p.Moved.Since}
-		}
-		if p.Rival != nil {
-			p.Rival = &Warning{Since: p.Rival.Since}
+		for _, w := range []**Warning{&p.Moved, &p.Rival} {
+			if *w != nil {
+				*w = &Warning{Since: (*w).Since}
+			}
 		}
 		r.Projections[name] = p
 	}

@@ -15,12 +15,11 @@ import (
 )
 
 const (
-	rivalMarks   = 3                // of a term, as soon as they are wanted; later ones come rivalPause apart
+	rivalMarks   = 6                // of a term in an index, as soon as they are wanted; later ones come rivalPause apart
 	rivalPause   = time.Minute      // also of the other leader
 	rivalRefused = time.Hour        // where the credentials may not change the mapping
 	rivalStrikes = 2                // marks of terms unknown here that tell: a failover may have lost one
 	rivalMemory  = 10 * time.Minute // between two such marks
-	mostTerms    = 1000             // since a mark: those that are always kept
 )
 
 // rivalWatch is what a leader knows about the marks in the index of a projection.
@@ -78,22 +77,12 @@ func (d *daemon) rival(ctx context.Context, l projector, w *rivalWatch, unusable
 	}
 	w.began = now.AcquiredAt
 	if fresh {
-		known, err := d.ledHere(ctx, found)
+		known, err := leader.KnowsTerm(ctx, d.pool, d.cfg.Group, found.Epoch, found.Began)
 		if err != nil {
 			return
 		}
-		if w.other = found; known { // an old leader has woken up, or its request was answered late
-			fresh = false
-		}
-	}
-	if fresh {
-		if time.Since(w.seen) > rivalMemory {
-			w.strikes = 0
-		}
-		w.seen, w.strikes = time.Now(), w.strikes+1
-		if w.strikes >= rivalStrikes && !w.told {
-			w.told = true
-			d.tellRival(name, index, found)
+		if w.other = found; !known { // else an old leader has woken up, or its request was answered late
+			d.strike(name, index, w)
 		}
 	}
 	if wanted {
@@ -105,10 +94,16 @@ func (d *daemon) rival(ctx context.Context, l projector, w *rivalWatch, unusable
 	}
 }
 
-// ledHere reports whether this database knows the term of a mark.
-func (d *daemon) ledHere(ctx context.Context, mark elastic.Led) (bool, error) {
-	terms, err := leader.History(ctx, d.pool, d.cfg.Group, mark.Began, mostTerms)
-	return slices.ContainsFunc(terms, func(t leader.PastTerm) bool { return t.Epoch == mark.Epoch && t.AcquiredAt.Equal(mark.Began) }), err
+// strike counts a mark of a term that this database does not know, and tells of the second one.
+func (d *daemon) strike(name, index string, w *rivalWatch) {
+	if time.Since(w.seen) > rivalMemory {
+		w.strikes = 0
+	}
+	w.seen, w.strikes = time.Now(), w.strikes+1
+	if w.strikes >= rivalStrikes && !w.told {
+		w.told = true
+		d.tellRival(name, index, w.other)
+	}
 }
 
 // tellRival says that a leader of another database writes into the index of a projection.

@@ -143,3 +143,30 @@ func TestLeadersOfOneDatabaseAreNoRivals(t *testing.T) {
 		t.Errorf("%d lines, %q and %q, want nothing", n, rivalOf(b), rivalOf(c))
 	}
 }
+
+// Two that change _meta in one moment lose one of the changes. An instance whose mapping the index names no more records it
+// again, without a restart.
+func TestMappingThatAnotherChangeHasLostIsRecordedAgain(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	a := r.start("a")
+	a.awaitReady(http.StatusOK)
+	r.awaitMark(1, "a")
+	r.elasticCall(http.MethodPut, "/"+r.index+"/_mapping", `{"_meta":{"weft":{"mapping_hash":"another"}}}`, nil)
+	testenv.Eventually(t, func() bool {
+		var found map[string]struct {
+			Mappings struct {
+				Meta struct {
+					Weft struct {
+						Extended []string `json:"extended"`
+					} `json:"weft"`
+				} `json:"_meta"`
+			} `json:"mappings"`
+		}
+		r.elasticCall(http.MethodGet, "/"+r.index+"/_mapping", "", &found)
+		return len(found[r.index+"-v1"].Mappings.Meta.Weft.Extended) == 1
+	}, "the mapping of this build")
+	a.awaitReady(http.StatusOK)
+	r.upsert(newKey(), 1, "goes on")
+	r.await(map[string]int{"done": 1})
+}

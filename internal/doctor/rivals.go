@@ -51,22 +51,23 @@ func (e *examination) subscriber(ctx context.Context) error {
 	return err
 }
 
-// unknown is true of a term that a database does not know although it is no older than those that it has kept.
-const unknown = `
-select not exists (select from weft_term where group_name = $1 and epoch = $2 and acquired_at = $3)
-  and coalesce((select min(acquired_at) from weft_term where group_name = $1) < $3, true)`
-
 // led tells of an index into which a leader of another database writes, or the last one did: its mark names a term that this
-// database does not know. Whether it has weft's tables is examined elsewhere.
+// database does not know.
 func (e *examination) led(ctx context.Context, t target, name string, mapping json.RawMessage) {
 	by, marked := elastic.LedOf(mapping, elastic.LedKey(e.Config.Group, t.projection))
-	var foreign bool
-	if !marked || e.Pool == nil || e.Pool.QueryRow(ctx, unknown, e.Config.Group, by.Epoch, by.Began).Scan(&foreign) != nil || !foreign {
+	if !marked {
 		return
 	}
-	e.add("rivals", Warning, name, fmt.Sprintf("the last leader that began to write into it, %s at %s (epoch %d), is none of this database: it may be the leader of the original of this copy, or of a copy",
-		by.Instance, by.Began.UTC().Format(time.RFC3339), by.Epoch),
-		"do not let both write into one index: give the copy another ELASTIC_INDEX before weft runs there; where this database was restored in place of the other one, nothing")
+	e.try(ctx, check{"rivals", func(ctx context.Context) error {
+		known, err := leader.KnowsTerm(ctx, e.Pool, e.Config.Group, by.Epoch, by.Began)
+		if err != nil || known {
+			return err
+		}
+		e.add("rivals", Warning, name, fmt.Sprintf("the last leader that began to write into it, %s at %s (epoch %d), is none of this database: it may be the leader of the original of this copy, or of a copy",
+			by.Instance, by.Began.UTC().Format(time.RFC3339), by.Epoch),
+			"do not let both write into one index: give the copy another ELASTIC_INDEX before weft runs there; where this database was restored in place of the other one, nothing")
+		return nil
+	}})
 }
 
 // occupant is who works on an outbox table, or was the last to do so.

@@ -66,7 +66,7 @@ func (e *examination) settingIs(where, name, source, role, database string) {
 		"ask who set it before you change it: it may keep writers out of an old server or off a full disk"
 	if name == "session_replication_role" {
 		check, text, unless, server = "postgres.triggers", name+" is replica for %s: triggers do not fire, so nobody can lead, and changes of tables make no events", ";",
-			"alter system reset "+name+"; select pg_reload_conf();"
+			"alter system set "+name+" = origin; select pg_reload_conf(); where it is on the command line, start the server without it"
 	}
 	var on, remedy string
 	switch source {
