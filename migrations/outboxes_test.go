@@ -3,6 +3,7 @@ package migrations_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -260,11 +261,18 @@ func TestDropTakesBackWhatCreateMade(t *testing.T) {
 	wantError(t, drop(migrations.DropSpec{Name: "search_outbox_events"}), "has no outbox that weft knows", "weft outbox list")
 	s.create(migrations.OutboxSpec{Table: "shop.product", Name: "second"})
 	wantError(t, drop(migrations.DropSpec{Table: "shop.product"}), "has the outboxes product_outbox_events, second", "--name")
+	for _, of := range []string{"product", "second", "other"} { // what was compared, and what is the destination
+		s.exec(fmt.Sprintf(`insert into weft_progress (table_name, group_name, projection, epoch, last_settle_at) values ('%[1]s_outbox_events', 'weft', 'of_%[1]s', 1, now());
+			insert into weft_verify (projection, part, entity_type, entity_id, report, began_at, updated_at) values ('of_%[1]s', 'index', '', '', '{}', now(), now())`, of))
+	}
 	if err := errors.Join(drop(migrations.DropSpec{Name: "second"}), drop(migrations.DropSpec{Table: "shop.product", Force: true})); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(before, one[[]string](t, pool, objects)); diff != "" {
 		t.Errorf("objects (-before +after):\n%s", diff)
+	}
+	if left := one[[]string](t, pool, `select array_agg(projection order by projection) from weft_verify`); !slices.Equal(left, []string{"of_other", "of_second"}) {
+		t.Errorf("comparisons: got those of %v, want those of_other and of_second, whose tables are others", left)
 	}
 	if !one[bool](t, pool, `select has_table_privilege($1, 'weft_inflight', 'select')`, reader) {
 		t.Error("the right to read weft_inflight was lost")

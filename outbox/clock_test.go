@@ -85,6 +85,7 @@ func (b *bench) useEveryWrite() {
 		b.t.Fatalf("settled %+v, want 6 rows", s)
 	}
 	must("record progress", 1, b.store.RecordProgress(ctx, 1, s.At))
+	must("record index", 1, b.store.RecordIndex(ctx, 1, outbox.WrittenIndex{Index: "blocks-v1", UUID: "u"}))
 	n, err := b.store.Wake(ctx, 1, []outbox.Reason{outbox.ReasonESConnect}, 10)
 	must("wake", n, err)
 	n, err = b.store.PutOff(ctx, 1, two, outbox.Position{Version: 7}, 10)

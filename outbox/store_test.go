@@ -85,6 +85,7 @@ func TestOlderEpochIsFenced(t *testing.T) {
 				"abandon":  func() error { _, err := b.store.Abandon(ctx, 1, []uuid.UUID{x.id}); return err },
 				"progress": func() error { return b.store.RecordProgress(ctx, 1, time.Now()) },
 				"occupy":   func() error { return b.store.Occupy(ctx, 1) },
+				"index":    func() error { return b.store.RecordIndex(ctx, 1, outbox.WrittenIndex{Index: "blocks-v1", UUID: "u"}) },
 			}
 			for name, call := range calls {
 				if err := call(); !errors.Is(err, outbox.ErrFenced) {

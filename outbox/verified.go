@@ -100,3 +100,23 @@ type VerifyProgress struct {
 func ReadVerify(ctx context.Context, db DB, projection string, timeout time.Duration) ([]VerifyProgress, error) {
 	return all(ctx, calls{db, timeout, projection}, "comparisons", statement("verify_progress"), pgx.RowToStructByName[VerifyProgress], projection)
 }
+
+// WrittenIndex is the index into which the leaders of a projection write. weft_verify keeps it as a part of its own, without end.
+type WrittenIndex struct {
+	Index, UUID string        // empty where no leader has recorded one; the UUID tells it from another one of its name
+	Was         string        // the index before, where no rebuild has put this one in its place; otherwise empty
+	Began       time.Time     // when a leader saw it first, by the database's clock
+	Age         time.Duration // since then
+}
+
+// ReadIndex returns what a leader has recorded last.
+func ReadIndex(ctx context.Context, db DB, projection string, timeout time.Duration) (WrittenIndex, error) {
+	i, _, err := first(ctx, calls{db, timeout, projection}, "index", statement("index_read"), pgx.RowToStructByName[WrittenIndex], projection)
+	return i, err
+}
+
+// RecordIndex writes down what a leader has found, under the fence.
+func (s *Store) RecordIndex(ctx context.Context, epoch int64, i WrittenIndex) error {
+	_, err := s.fenced(ctx, "index", "index_record", epoch, []any{s.cfg.Projection, s.Shape().text(i.Index), i.UUID, s.Shape().text(i.Was)})
+	return err
+}

@@ -45,3 +45,38 @@ func TestInterruptedComparisonKeepsItsPlace(t *testing.T) {
 		t.Errorf("after the end: goes on from %q with %s, want a new one", v.EntityID, v.Report)
 	}
 }
+
+// The newest record of an index counts, and is no comparison.
+func TestRecordedIndexIsNoComparison(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const projection = "search_index_to_elastic"
+	read := func() outbox.WrittenIndex {
+		t.Helper()
+		at, err := outbox.ReadIndex(t.Context(), b.pool, projection, time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return at
+	}
+	var none outbox.WrittenIndex
+	if at := read(); at != none {
+		t.Errorf("before the first: got %+v", at)
+	}
+	for _, want := range []outbox.WrittenIndex{{Index: "blocks-v1", UUID: "u"}, {Index: "blocks-v2", UUID: "w", Was: "blocks-v1"}} {
+		if err := b.store.RecordIndex(t.Context(), 1, want); err != nil {
+			t.Fatal(err)
+		}
+		at := read()
+		if at.Began.IsZero() || at.Age < 0 {
+			t.Errorf("got %+v, want when it began", at)
+		}
+		at.Began, at.Age = time.Time{}, 0
+		if at != want {
+			t.Errorf("got %+v, want %+v", at, want)
+		}
+	}
+	if all, err := outbox.ReadVerify(t.Context(), b.pool, projection, time.Minute); err != nil || len(all) != 0 {
+		t.Errorf("comparisons: got %+v, %v, want none", all, err)
+	}
+}

@@ -30,7 +30,7 @@ statistics, marked with ~.
 
 What the leader alone knows it is asked for at the address under HTTP: UNUSABLE names a server
 that it cannot use, OUTAGE a projection whose destination is away, BREAKER one that stopped
-after many final failures in a row, MOVED one whose index it has seen replaced outside a
+after many final failures in a row, MOVED one whose index somebody has replaced outside a
 rebuild, until a comparison or a rebuild has ended, RIVAL one into whose index a leader of
 another database writes, too. These are missing where it does not answer within a second,
 and another host is told no more than the reason.

@@ -7,19 +7,19 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/samuelhu324-dev/weft/leader"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
-// indexWatch is what the name of a projection's index led to at the last look.
+// indexWatch is what an instance knows about the index of a projection.
 type indexWatch struct {
-	index, uuid string
-	moved       time.Time // when that became another one outside a rebuild; zero where it did not
-	rebuilt     time.Time // begin of the newest rebuild whose move is behind us, as in weft_rebuild
+	index, uuid string    // as the leaders have recorded it
+	moved       time.Time // when that became another one outside a rebuild; zero where it did not, or has been dealt with
 }
 
-// follow tells where the name of a projection's index leads to another index than at the look before, and no rebuild has moved
-// it: the events of the documents that it lacks are done. Readiness and weft status say so until a comparison that has begun
-// since has ended, or a rebuild.
+// follow tells where the name of a projection's index leads to another index than the leaders have written into, also before
+// this one, and no rebuild has put it there: the events of the documents that it lacks are done. Readiness and weft status say
+// so until a comparison that has begun since has ended, or a rebuild. A standby waits for what the leader records.
 func (d *daemon) follow(ctx context.Context, l projector, w *indexWatch) {
 	sink, ok := elasticOf(l)
 	if !ok {
@@ -31,35 +31,47 @@ func (d *daemon) follow(ctx context.Context, l projector, w *indexWatch) {
 	case index == "":
 		return
 	case w.index != index || w.uuid != uuid:
-		row, err := outbox.ReadRebuild(ctx, d.pool, name, d.cfg.Database.Timeout)
-		if err != nil {
+		at, err := d.recorded(ctx, l, index, uuid)
+		if err != nil || at.Index != index || at.UUID != uuid {
 			return // the next look tells
 		}
-		switch {
-		case w.index == "": // the first look
-		case w.movedBy(row, index):
-			w.moved, w.rebuilt = time.Time{}, row.Began
-			d.Health.SetMoved(name, "")
-		default:
-			w.moved = time.Now()
-			d.tellMoved(name, w.index, index)
+		*w = indexWatch{index: index, uuid: uuid}
+		if at.Was != "" && !d.compared(ctx, name, at.Age) {
+			w.moved = time.Now().Add(-at.Age)
+			d.tellMoved(name, at.Was, index)
+			return
 		}
-		if row.Phase == outbox.RebuildDone {
-			w.rebuilt = row.Began
-		}
-		w.index, w.uuid = index, uuid
-	case !w.moved.IsZero():
-		if d.compared(ctx, name, time.Since(w.moved)) {
-			w.moved = time.Time{}
-			d.Health.SetMoved(name, "")
-		}
+	case w.moved.IsZero() || !d.compared(ctx, name, time.Since(w.moved)):
+		return
 	}
+	w.moved = time.Time{}
+	d.Health.SetMoved(name, "")
 }
 
-// movedBy reports whether a rebuild has moved the name to an index. Each does so once: what repeats it is done by hand.
-func (w *indexWatch) movedBy(row outbox.Rebuild, index string) bool {
+// recorded returns what the leaders have recorded last of a projection's index. It records what has been found where that is
+// another one, and this instance leads.
+func (d *daemon) recorded(ctx context.Context, l projector, index, uuid string) (outbox.WrittenIndex, error) {
+	name, st := l.proj.Name(), d.elector.Status()
+	at, err := outbox.ReadIndex(ctx, d.pool, name, d.cfg.Database.Timeout)
+	if err != nil || at.Index == index && at.UUID == uuid || st.Role != leader.RoleLeader {
+		return at, err
+	}
+	row, err := outbox.ReadRebuild(ctx, d.pool, name, d.cfg.Database.Timeout)
+	if err != nil {
+		return at, err
+	}
+	now := outbox.WrittenIndex{Index: index, UUID: uuid, Was: at.Index}
+	if movedBy(row, at, index) {
+		now.Was = ""
+	}
+	return now, l.store.RecordIndex(ctx, st.Epoch, now)
+}
+
+// movedBy reports whether a rebuild has moved the name to an index since another one was recorded. Each does so once: what
+// repeats it is done by hand.
+func movedBy(row outbox.Rebuild, before outbox.WrittenIndex, index string) bool {
 	moves := row.Phase == outbox.RebuildSwapping || row.Phase == outbox.RebuildDone
-	return moves && !row.Load && !row.Began.Equal(w.rebuilt) && row.NewIndex == index && w.index != index && (row.OldIndex == w.index || row.OldIndex == "")
+	return moves && !row.Load && row.NewIndex == index && before.Index != index && (row.Finished == nil || row.Finished.After(before.Began))
 }
 
 // tellMoved says that the index of a projection is another one.
