@@ -26,29 +26,34 @@ type PastTerm struct {
 	SessionsEnded     int    // that the next leader had to end before its term could begin
 }
 
-// historySQL lists the newest terms of group $1 that ran at $2 or later, at most $3.
+// historySQL lists the newest terms of group $1 that ran at $2 or later, at most $3. It reads the audit, which has no index
+// on terms, once for each kind of entry, and not for each term.
 const historySQL = `
 with terms as (
     select epoch, instance, acquired_at, ended_at, coalesce(end_reason, '') as end_reason,
            lead(acquired_at) over w as next_at, coalesce(lead(instance) over w, '') as next_instance
       from weft_term where group_name = $1
     window w as (order by epoch)
+), listed as materialized (
+    select * from terms
+     where $2::timestamptz is null or coalesce(ended_at, next_at, 'infinity') >= $2
+     order by epoch desc limit $3
+), asked as materialized (
+    select distinct on (from_epoch, from_owner) from_epoch, from_owner, actor, why from weft_audit
+     where action = 'resign_requested'
+     order by from_epoch, from_owner, id desc
+), sessions as materialized (
+    select from_epoch, actor, sum(count)::int as ended from weft_audit
+     where action = 'session_ended' group by from_epoch, actor
 )
 select t.epoch, t.instance, t.acquired_at, t.ended_at, t.end_reason,
        extract(epoch from coalesce(t.ended_at, t.next_at, clock_timestamp()) - t.acquired_at)::float8,
        case when t.end_reason <> 'replaced' then extract(epoch from t.next_at - t.ended_at)::float8 end,
-       t.next_instance, coalesce(r.actor, ''), coalesce(r.why, ''),
-       (select coalesce(sum(a.count), 0)::int from weft_audit a
-         where a.action = 'session_ended' and a.from_epoch = t.epoch and a.actor = t.next_instance)
-  from terms t
-  left join lateral (
-      select a.actor, a.why from weft_audit a
-       where a.action = 'resign_requested' and a.from_epoch = t.epoch and a.from_owner = t.instance
-       order by a.id desc limit 1
-  ) r on true
- where $2::timestamptz is null or coalesce(t.ended_at, t.next_at, 'infinity') >= $2
- order by t.epoch desc
- limit $3`
+       t.next_instance, coalesce(a.actor, ''), coalesce(a.why, ''), coalesce(s.ended, 0)
+  from listed t
+  left join asked a on a.from_epoch = t.epoch and a.from_owner = t.instance
+  left join sessions s on s.from_epoch = t.epoch and s.actor = t.next_instance
+ order by t.epoch desc`
 
 // History returns the terms of a group that ran at since or later, the newest first, at most
 // limit; a zero since means all. The call takes at most 5 s.

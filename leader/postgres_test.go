@@ -3,6 +3,8 @@ package leader
 import (
 	"context"
 	"errors"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -72,6 +74,39 @@ func TestEndThatIsRecordedLate(t *testing.T) {
 	}
 	if !one[bool](t, s, "select ended_at = acquired_at from weft_term where epoch = 2") {
 		t.Error("a term has ended before it began")
+	}
+}
+
+// Terms are listed by one look at the audit for each kind of entry. It was read twice for each term: the thousand terms that are
+// always kept, beside 20,000 entries, took longer than the call may.
+func TestHistoryReadsTheAuditOnce(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.exec(t, `insert into weft_term (group_name, epoch, instance, acquired_at, ended_at, end_reason)
+		select $1, n, case n % 2 when 0 then 'a' else 'b' end, now() - interval '1 day' + n * interval '1 s', now() - interval '1 day' + n * interval '1 s', 'resigned' from generate_series(1, 100) n`, testGroup)
+	s.exec(t, `insert into weft_audit (actor, action, why, from_owner, from_epoch, count)
+		select 'carol', 'reclaim', 'older_epoch', 'a', n % 100, 1 from generate_series(1, 1000) n`)
+	s.exec(t, `insert into weft_audit (actor, action, why, from_owner, from_epoch, count) values
+		('alice', 'resign_requested', 'first', 'a', 98, 1), ('bob', 'resign_requested', 'second', 'a', 98, 1), ('mallory', 'resign_requested', 'of another', 'b', 98, 1),
+		('b', 'session_ended', 'one', null, 98, 1), ('b', 'session_ended', 'two', null, 98, 2), ('a', 'session_ended', 'of another', null, 98, 5)`)
+	terms, err := History(t.Context(), s.pool, testGroup, time.Time{}, 100)
+	if err != nil || len(terms) != 100 {
+		t.Fatalf("%d terms, %v", len(terms), err)
+	}
+	if got := terms[2]; got.Epoch != 98 || got.AskedBy != "bob" || got.AskedWhy != "second" || got.SessionsEnded != 3 || got.Next != "b" {
+		t.Errorf("got %+v", got)
+	}
+	if got := terms[3]; got.Epoch != 97 || got.AskedBy != "" || got.SessionsEnded != 0 {
+		t.Errorf("got %+v", got)
+	}
+	rows, err := s.pool.Query(t.Context(), "explain (analyze, costs off, timing off) "+historySQL, pgx.QueryExecModeExec, testGroup, nil, 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	text := strings.Join(plan, "\n")
+	if scans := regexp.MustCompile(`on weft_audit.*`).FindAllString(text, -1); err != nil || len(scans) != 2 || slices.ContainsFunc(scans, func(s string) bool { return !strings.Contains(s, "loops=1)") }) {
+		t.Errorf("%v, want two scans of weft_audit, once each:\n%s", err, text)
 	}
 }
 
