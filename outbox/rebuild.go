@@ -75,7 +75,7 @@ type Rebuild struct {
 	Rows               int64 // of the source, about
 	Filled             int64
 	Unreadable         int64 // rows that have no document
-	Redo               int64 // entities to be written again
+	Redo               int64 // entities to be written again; at most [MostRedo] are counted
 	Note               string
 	Failure            RebuildFailure // of one that has failed; empty where a leader of schema version 6 has ended it
 
@@ -85,6 +85,9 @@ type Rebuild struct {
 	Age            time.Duration // since it was asked for, by the database's clock
 	Led            time.Duration // of that, while it fills: the time in which somebody led
 }
+
+// MostRedo is how many entities to be written again are counted: each look at a rebuild does, and there may be as many as rows.
+const MostRedo = 10_000
 
 // RequestRebuild asks for a rebuild. It returns false while one goes on, and while the old
 // index of the last one is kept.
@@ -105,7 +108,7 @@ func askRebuild(ctx context.Context, db DB, timeout time.Duration, name, project
 
 // ReadRebuild returns the newest rebuild of a projection.
 func ReadRebuild(ctx context.Context, db DB, projection string, timeout time.Duration) (Rebuild, error) {
-	r, _, err := first(ctx, calls{db, timeout, projection}, "rebuild", statement("rebuild_read"), pgx.RowToStructByName[Rebuild], projection)
+	r, _, err := first(ctx, calls{db, timeout, projection}, "rebuild", statement("rebuild_read"), pgx.RowToStructByName[Rebuild], projection, MostRedo)
 	return r, err
 }
 
@@ -116,7 +119,7 @@ func (s *Store) JoinRebuild(ctx context.Context, epoch int64) (r Rebuild, err er
 	var fences int
 	var q pgx.Batch // one round trip, which the start of a term waits for
 	q.Queue(s.sql("rebuild_term"), s.cfg.Group, epoch, s.cfg.Owner, s.cfg.Projection).QueryRow(func(row pgx.Row) error { return row.Scan(&fences, nil) })
-	q.Queue(statement("rebuild_read"), s.cfg.Projection).Query(func(rows pgx.Rows) (err error) {
+	q.Queue(statement("rebuild_read"), s.cfg.Projection, MostRedo).Query(func(rows pgx.Rows) (err error) {
 		if r, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[Rebuild]); errors.Is(err, pgx.ErrNoRows) {
 			err = nil
 		}
@@ -175,12 +178,26 @@ func (r *Redo) Done(ctx context.Context, in []RedoEntity) error {
 	return r.change(ctx, "redo_done", types, ids, versions)
 }
 
+// redoes names the entities in errors.
+const redoes = "entities to write again"
+
+// clearPage is how many entities one statement forgets: there may be as many as the source has rows.
+const clearPage = 2000
+
 // Clear forgets all of them.
-func (r *Redo) Clear(ctx context.Context) error { return r.change(ctx, "redo_clear") }
+func (r *Redo) Clear(ctx context.Context) error {
+	var entityType, entityID string // from which on entities are left
+	for {
+		n, err := r.store.fenced(ctx, redoes, "redo_clear", r.epoch, []any{r.store.cfg.Projection, entityType, entityID, clearPage}, &entityType, &entityID)
+		if err != nil || n < clearPage {
+			return err
+		}
+	}
+}
 
 // change does not count rows: of an entity that is kept at a newer version, none changes.
 func (r *Redo) change(ctx context.Context, name string, args ...any) error {
-	_, err := r.store.fenced(ctx, "entities to write again", name, r.epoch, append([]any{r.store.cfg.Projection}, args...))
+	_, err := r.store.fenced(ctx, redoes, name, r.epoch, append([]any{r.store.cfg.Projection}, args...))
 	return err
 }
 
@@ -194,7 +211,7 @@ func redoColumns(in []RedoEntity) (types, ids []string, versions []int64) {
 // Take returns at most n entities after one, in their order.
 func (r *Redo) Take(ctx context.Context, after RedoEntity, n int) ([]RedoEntity, error) {
 	a := r.store.opened()
-	return all(ctx, a.calls, "entities to write again", a.sql.get("redo_take"), func(row pgx.CollectableRow) (e RedoEntity, err error) {
+	return all(ctx, a.calls, redoes, a.sql.get("redo_take"), func(row pgx.CollectableRow) (e RedoEntity, err error) {
 		var id string
 		if err = row.Scan(&e.Key.Type, &id, &e.Op, &e.Version, &e.Detail); err == nil {
 			e.Key.ID, err = readID(a.table.Entity, id)

@@ -230,6 +230,26 @@ func TestRedoOfOddKeys(t *testing.T) {
 	}
 }
 
+// As many entities as a source has rows are forgotten in statements of some thousands: one for all of them ran into its timeout,
+// and no rebuild could begin again.
+func TestRedoIsClearedInPages(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.exec(`create function bounded() returns trigger language plpgsql as $$ begin
+		if (select count(*) from gone) > 5000 then raise exception 'a statement forgets % entities', (select count(*) from gone); end if;
+		return null;
+	end $$`)
+	b.exec("create trigger bounded after delete on weft_redo referencing old table as gone for each statement execute function bounded()")
+	b.exec("insert into weft_redo (projection, entity_type, entity_id, op, version) select p, 'block', gen_random_uuid(), 'upsert', 1 from unnest(array[$1, 'other']) p, generate_series(1, 6000)", rebuilt)
+	if err := b.store.Redo(1).Clear(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var own, others int
+	if err := b.pool.QueryRow(t.Context(), "select count(*) filter (where projection = $1), count(*) filter (where projection = 'other') from weft_redo", rebuilt).Scan(&own, &others); err != nil || own != 0 || others != 6000 {
+		t.Errorf("got %d left, and %d of another projection, %v", own, others, err)
+	}
+}
+
 // A leader that was frozen and thaws under a newer epoch neither keeps nor forgets anything.
 func TestRedoIsFenced(t *testing.T) {
 	t.Parallel()

@@ -21,7 +21,7 @@ type Rebuild struct {
 	Filled     int64      `json:"filled"`
 	ETASecs    *float64   `json:"eta_seconds"` // of the fill, while somebody leads; null when it cannot be told
 	Unreadable int64      `json:"unreadable"`
-	Redo       int64      `json:"redo"`
+	Redo       int64      `json:"redo"` // entities to be written again; at most 10,000 are counted
 	Note       string     `json:"note"`
 	By         string     `json:"by"`
 	Why        string     `json:"why"`
@@ -82,7 +82,10 @@ func (s Rebuild) Line() string {
 	case s.Unreadable > 0:
 		fmt.Fprintf(&b, ", %s (rebuild.unreadable in the leader's log says which)", Counted(s.Unreadable, "1 row has no document", "%d rows have no document"))
 	}
-	if s.Redo > 0 {
+	switch {
+	case s.Redo >= outbox.MostRedo:
+		fmt.Fprintf(&b, ", at least %d entities are to be written again", s.Redo)
+	case s.Redo > 0:
 		fmt.Fprintf(&b, ", %s to be written again", Counted(s.Redo, "1 entity is", "%d entities are"))
 	}
 	if s.Note != "" {
