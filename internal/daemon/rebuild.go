@@ -40,6 +40,9 @@ type rebuilder struct {
 	fresh  *elastic.Sink     // of the new index
 	begun  time.Time         // which load this term has said to have begun
 	pace   pace
+
+	refused error     // what the new index has refused of weft_redo at the last try; nil for nothing
+	retry   time.Time // of the next try then
 }
 
 func (d *daemon) newRebuilder(l projector, t *leader.Term) *rebuilder {
@@ -209,6 +212,7 @@ func (r *rebuilder) enter(ctx context.Context, phase outbox.RebuildPhase) error 
 
 // begin makes the new index, and has live events go to both before the first row is read.
 func (r *rebuilder) begin(ctx context.Context) error {
+	r.refused = nil // of the one before
 	if why, err := r.refusal(ctx); err != nil || why != "" {
 		if err != nil {
 			return err

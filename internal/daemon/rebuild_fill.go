@@ -33,6 +33,10 @@ const (
 	// verifyWait is for a server that restarts: after an error the comparison begins anew.
 	verifyWait = 30 * time.Second
 	askedEvery = time.Second
+	// What the new index refuses may be as much as the source has: after a try to write it again the pause is so many times as
+	// long as that took, at most againMost.
+	againRest = 9
+	againMost = 10 * time.Minute
 )
 
 // pace is for how many rows the next request is. It is safe for concurrent use.
@@ -255,6 +259,8 @@ func (r *rebuilder) again(ctx context.Context) error {
 		first *outbox.RedoEntity
 		left  int
 	)
+	began := time.Now()
+	r.refused = nil
 	for {
 		page, err := r.redo.Take(ctx, last, min(redoPage, r.pace.most()))
 		if err != nil {
@@ -284,15 +290,19 @@ func (r *rebuilder) again(ctx context.Context) error {
 		if r.sink != nil && !r.holding {
 			template = r.sink.Templated(ctx, r.row.NewIndex)
 		}
-		return fmt.Errorf("the new index refuses %s %s: %s%s; correct the rows, or end this with `weft rebuild abort` and correct the mapping",
+		r.refused = fmt.Errorf("the new index refuses %s %s: %s%s; correct the rows, or end this with `weft rebuild abort` and correct the mapping",
 			records.Counted(left, "one entity,", "%d entities, the first is"), first.Key, first.Detail, template)
+		r.retry = time.Now().Add(min(againRest*time.Since(began), againMost))
 	}
-	return nil
+	return r.refused
 }
 
 // verify compares the new index with the source while both are written to, and writes again what
 // differs, until nothing does.
 func (r *rebuilder) verify(ctx context.Context) error {
+	if r.refused != nil && time.Now().Before(r.retry) {
+		return r.refused
+	}
 	if r.sink != nil { // comparing would be in vain
 		if err := r.sink.Settled(ctx, r.row.NewIndex, r.row.OldIndex); err != nil {
 			return err
