@@ -29,7 +29,7 @@ type Sides interface {
 	Known(ctx context.Context, keys []outbox.Key) ([]bool, error)
 	// State returns a text that every write to the destination changes.
 	State(ctx context.Context) (string, error)
-	// Size returns about how many rows the source has, and how many documents there are.
+	// Size returns about how many rows the source has, and how many documents there are, which of a table is an estimate, too.
 	Size(ctx context.Context) (rows, documents int64, err error)
 	// ByVersionOnly says why contents cannot be compared; empty when they can.
 	ByVersionOnly(ctx context.Context) (string, error)

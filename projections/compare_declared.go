@@ -143,8 +143,10 @@ func (s *declaredSource) entityOf(ctx context.Context) (func(elastic.Doc) (outbo
 	}, nil
 }
 
-// rowsQuery reads about how many rows a table has.
-const rowsQuery = `select greatest(reltuples::bigint, 0) from pg_class where oid = to_regclass($1)`
+// rowsQuery reads about how many rows a table has. Of a partitioned one autovacuum counts the partitions alone.
+const rowsQuery = `
+select coalesce(sum(greatest(reltuples::bigint, 0)), 0)::bigint from pg_class
+where oid = to_regclass($1) and relkind <> 'p' or oid in (select relid from pg_partition_tree(to_regclass($1)) where isleaf)`
 
 func (s *declaredSource) size(ctx context.Context) (n int64, err error) {
 	shape, err := s.sourced(ctx)

@@ -226,3 +226,45 @@ func TestPagesBeginInTheIndex(t *testing.T) {
 		}
 	}
 }
+
+// Sizes come from the catalogue, those of partitions together. A partitioned source had none, so that nobody was told how far a load was; and
+// to count the rows of a large destination took longer than a statement may, so that no comparison began.
+func TestSizesAreEstimates(t *testing.T) {
+	t.Parallel()
+	b := cardShop(t)
+	b.exec(`create table parted (id int) partition by range (id); create table low partition of parted for values from (0) to (100);
+		create table high partition of parted for values from (100) to (1000) partition by range (id); create table higher partition of high for values from (100) to (1000)`)
+	b.exec(`insert into parted select generate_series(50, 549); insert into shop.product_card select i, 1, 'a', 1, null from generate_series(1, 70) i`)
+	b.exec(`analyze low; analyze higher; analyze shop.product_card`)
+	size := func(table string) (n int64) {
+		t.Helper()
+		if err := each(t.Context(), b.pool, rowsQuery, []any{table}, []any{&n}, nil); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	for range 2 {
+		for table, want := range map[string]int64{"parted": 500, "low": 50, "shop.product_card": 70, "product": 0, "nowhere": 0} {
+			if got := size(table); got != want {
+				t.Errorf("%s: got %d, want %d", table, got, want)
+			}
+		}
+		b.exec(`analyze parted`)
+	}
+
+	sink := b.hurried().declared(cards(), nil).sink
+	if err := sink.Ready(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	tx, err := b.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+	if _, err := tx.Exec(t.Context(), "lock table shop.product_card"); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := sink.Count(t.Context()); n != 70 || err != nil {
+		t.Errorf("got %d, %v, want 70 although no row can be read", n, err)
+	}
+}

@@ -37,7 +37,7 @@ func newTableSink(d Declaration, source *declaredSource, pool Querier) *tableSin
 }
 
 // tableTarget is a table that fits, and the statements on it.
-type tableTarget struct{ write, live, read, versions, first, next, count string }
+type tableTarget struct{ write, live, read, versions, first, next string }
 
 // EnsureIndex implements Documents. The table is its owner's to make.
 func (s *tableSink) EnsureIndex(ctx context.Context) error { return s.Ready(ctx) }
@@ -267,7 +267,7 @@ func (l *tableLook) statements(shape *declaredShape) *tableTarget {
 	fill := strings.NewReplacer("{table}", l.table, "{key}", l.columns[reserved[columnEntity]].typ,
 		"{columns}", columns.String(), "{values}", values.String(), "{set}", set.String(), "{record}", recordOf(record))
 	return &tableTarget{write: fill.Replace(writeTable), live: fill.Replace(liveTable), read: fill.Replace(readTable),
-		versions: fill.Replace(versionsTable), first: fill.Replace(firstOfTable), next: fill.Replace(nextOfTable), count: fill.Replace(countTable)}
+		versions: fill.Replace(versionsTable), first: fill.Replace(firstOfTable), next: fill.Replace(nextOfTable)}
 }
 
 // recordOf joins the fields of a document as columns with their types.
