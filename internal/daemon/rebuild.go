@@ -41,7 +41,7 @@ type rebuilder struct {
 	begun  time.Time         // which load this term has said to have begun
 	pace   pace
 
-	refused error     // what the new index has refused of weft_redo at the last try; nil for nothing
+	refused error     // why the last try to write weft_redo again, or to move the alias, has failed; nil where it has not
 	retry   time.Time // of the next try then
 }
 
@@ -194,6 +194,9 @@ func (r *rebuilder) step(ctx context.Context) (err error) {
 		return r.swap(ctx)
 	}
 }
+
+// rests reports whether it is too soon to try again what has failed.
+func (r *rebuilder) rests() bool { return r.refused != nil && time.Now().Before(r.retry) }
 
 func (r *rebuilder) record(ctx context.Context) error {
 	return r.projector.store.RecordRebuild(ctx, r.term.Epoch(), r.row, false)

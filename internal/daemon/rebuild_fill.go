@@ -33,10 +33,11 @@ const (
 	// verifyWait is for a server that restarts: after an error the comparison begins anew.
 	verifyWait = 30 * time.Second
 	askedEvery = time.Second
-	// What the new index refuses may be as much as the source has: after a try to write it again the pause is so many times as
-	// long as that took, at most againMost.
-	againRest = 9
-	againMost = 10 * time.Minute
+	// tryRest is how many times as long as a try the pause after it is: what the new index refuses may be as much as the source has,
+	// and live events wait while the alias is to move.
+	tryRest  = 9
+	mostRest = 10 * time.Minute
+	swapRest = time.Minute // at most after a try to move the alias
 )
 
 // pace is for how many rows the next request is. It is safe for concurrent use.
@@ -292,7 +293,7 @@ func (r *rebuilder) again(ctx context.Context) error {
 		}
 		r.refused = fmt.Errorf("the new index refuses %s %s: %s%s; correct the rows, or end this with `weft rebuild abort` and correct the mapping",
 			records.Counted(left, "one entity,", "%d entities, the first is"), first.Key, first.Detail, template)
-		r.retry = time.Now().Add(min(againRest*time.Since(began), againMost))
+		r.retry = time.Now().Add(min(tryRest*time.Since(began), mostRest))
 	}
 	return r.refused
 }
@@ -300,7 +301,7 @@ func (r *rebuilder) again(ctx context.Context) error {
 // verify compares the new index with the source while both are written to, and writes again what
 // differs, until nothing does.
 func (r *rebuilder) verify(ctx context.Context) error {
-	if r.refused != nil && time.Now().Before(r.retry) {
+	if r.rests() {
 		return r.refused
 	}
 	if r.sink != nil { // comparing would be in vain

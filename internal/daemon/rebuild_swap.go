@@ -68,7 +68,10 @@ func (r *rebuilder) pump(ctx context.Context, t *leader.Term) error {
 // swap moves the alias to the new index, with nothing in flight: the pipeline settles what it has
 // and waits, requests whose answers were lost have no effect any more, and the new index shows all
 // that it has.
-func (r *rebuilder) swap(ctx context.Context) error {
+func (r *rebuilder) swap(ctx context.Context) (err error) {
+	if r.rests() {
+		return r.refused
+	}
 	from, err := r.sink.Place(ctx)
 	if err != nil {
 		return err
@@ -89,6 +92,12 @@ func (r *rebuilder) swap(ctx context.Context) error {
 		return context.Cause(ctx)
 	}
 	started := time.Now()
+	defer func() {
+		if r.refused = err; errors.Is(err, errAsked) {
+			r.refused = nil
+		}
+		r.retry = time.Now().Add(min(tryRest*time.Since(started), swapRest))
+	}()
 	sleep(ctx, max(r.sink.Outlived(), r.fresh.Outlived()))
 	r.holding = true
 	err = r.again(ctx)

@@ -211,53 +211,6 @@ func TestRebuildWritesAgainWhatWasRefused(t *testing.T) {
 	r.equalsSource()
 }
 
-// What the new index goes on to refuse is tried again after a pause many times as long as the try: it may be all that the source
-// has, and came again every second. An abort does not wait for it.
-func TestRebuildRestsBetweenTriesOfWhatIsRefused(t *testing.T) {
-	t.Parallel()
-	const takes = 500 * time.Millisecond
-	r := setup(t)
-	r.fillSource(3)
-	type try struct{ began, ended time.Time }
-	tries := make(chan try, 100)
-	f := newFront(t, r.elastic)
-	f.set(func(w http.ResponseWriter, req *http.Request, body []byte) bool {
-		if !fills(req) {
-			return false
-		}
-		began := time.Now()
-		<-time.After(takes)
-		w.Header().Set("X-Elastic-Product", "Elasticsearch")
-		w.Header().Set("Content-Type", "application/json")
-		var items []string
-		for _, found := range regexp.MustCompile(`(?m)^\{"index":\{"_id":("[^"]*")`).FindAllSubmatch(body, -1) {
-			items = append(items, `{"index":{"_id":`+string(found[1])+`,"status":400,"error":{"type":"document_parsing_exception","reason":"failed to parse"}}}`)
-		}
-		_, _ = io.WriteString(w, `{"items":[`+strings.Join(items, ",")+`]}`)
-		tries <- try{began, time.Now()}
-		return true
-	})
-	r.start("a", "ELASTIC_URL="+f.URL).awaitReady(200, `"role": "leader"`)
-	r.askRebuild(searchProjection, false)
-	<-tries // of the fill
-	first, second := <-tries, <-tries
-	if rest := second.began.Sub(first.ended); rest < 5*takes {
-		t.Errorf("tried again %v after a try that took %v", rest, takes)
-	}
-	if note := r.rebuild(searchProjection).Note; !strings.Contains(note, "the new index refuses 3 entities") {
-		t.Errorf("got the note %q", note)
-	}
-	if ok, err := outbox.AskRebuild(t.Context(), r.pool, searchProjection, outbox.RebuildAbort, "test", "test", testenv.Limit); err != nil || !ok {
-		t.Fatalf("abort: %v, %v", ok, err)
-	}
-	if row := r.awaitRebuild(searchProjection); row.Phase != outbox.RebuildAborted {
-		t.Errorf("got %+v", row)
-	}
-	if n := len(tries); n > 0 {
-		t.Errorf("%d more tries before the abort", n)
-	}
-}
-
 // An index that writes few documents before the deadline of a request gets requests of as few.
 func TestRebuildIntoASlowIndex(t *testing.T) {
 	t.Parallel()

@@ -1,0 +1,92 @@
+package daemon_test
+
+import (
+	"io"
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/samuelhu324-dev/weft/internal/testenv"
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+// What the new index goes on to refuse is tried again after a pause many times as long as the try: it may be all that the source
+// has, and came again every second. An abort does not wait for it.
+func TestRebuildRestsBetweenTriesOfWhatIsRefused(t *testing.T) {
+	t.Parallel()
+	const takes = 500 * time.Millisecond
+	r := setup(t)
+	r.fillSource(3)
+	type try struct{ began, ended time.Time }
+	tries := make(chan try, 100)
+	f := newFront(t, r.elastic)
+	f.set(func(w http.ResponseWriter, req *http.Request, body []byte) bool {
+		if !fills(req) {
+			return false
+		}
+		began := time.Now()
+		<-time.After(takes)
+		w.Header().Set("X-Elastic-Product", "Elasticsearch")
+		w.Header().Set("Content-Type", "application/json")
+		var items []string
+		for _, found := range regexp.MustCompile(`(?m)^\{"index":\{"_id":("[^"]*")`).FindAllSubmatch(body, -1) {
+			items = append(items, `{"index":{"_id":`+string(found[1])+`,"status":400,"error":{"type":"document_parsing_exception","reason":"failed to parse"}}}`)
+		}
+		_, _ = io.WriteString(w, `{"items":[`+strings.Join(items, ",")+`]}`)
+		tries <- try{began, time.Now()}
+		return true
+	})
+	r.start("a", "ELASTIC_URL="+f.URL).awaitReady(200, `"role": "leader"`)
+	r.askRebuild(searchProjection, false)
+	<-tries // of the fill
+	first, second := <-tries, <-tries
+	if rest := second.began.Sub(first.ended); rest < 5*takes {
+		t.Errorf("tried again %v after a try that took %v", rest, takes)
+	}
+	if note := r.rebuild(searchProjection).Note; !strings.Contains(note, "the new index refuses 3 entities") {
+		t.Errorf("got the note %q", note)
+	}
+	if ok, err := outbox.AskRebuild(t.Context(), r.pool, searchProjection, outbox.RebuildAbort, "test", "test", testenv.Limit); err != nil || !ok {
+		t.Fatalf("abort: %v, %v", ok, err)
+	}
+	if row := r.awaitRebuild(searchProjection); row.Phase != outbox.RebuildAborted {
+		t.Errorf("got %+v", row)
+	}
+	if n := len(tries); n > 0 {
+		t.Errorf("%d more tries before the abort", n)
+	}
+}
+
+// Live events wait for a move of the alias, and so the next try waits many times as long where Elasticsearch takes long and does not
+// carry it out. It came a second later, and live events had that second alone.
+func TestRebuildRestsBetweenTriesToMoveTheAlias(t *testing.T) {
+	t.Parallel()
+	const takes = time.Second
+	r := setup(t)
+	r.fillSource(3)
+	began, ended := make(chan time.Time, 100), make(chan time.Time, 100)
+	f := newFront(t, r.elastic)
+	f.set(func(w http.ResponseWriter, req *http.Request, _ []byte) bool {
+		if !moves(req) {
+			return false
+		}
+		began <- time.Now()
+		<-time.After(takes)
+		ended <- time.Now()
+		w.WriteHeader(http.StatusServiceUnavailable)
+		return true
+	})
+	r.start("a", "ELASTIC_URL="+f.URL).awaitReady(200, `"role": "leader"`)
+	r.askRebuild(searchProjection, false)
+	<-began
+	first, second := <-ended, <-began
+	if rest := second.Sub(first); rest < 5*takes {
+		t.Errorf("tried again %v after a try for which live events had waited %v", rest, takes)
+	}
+	f.set(func(http.ResponseWriter, *http.Request, []byte) bool { return false })
+	if row := r.awaitRebuild(searchProjection); row.Phase != outbox.RebuildDone {
+		t.Errorf("got %+v", row)
+	}
+}
