@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from enum import Enum, IntEnum
 from uuid import UUID, uuid4
 
 import psycopg
@@ -185,6 +186,25 @@ def test_asynchronous_connection_does_the_same(db: str, rows: Rows) -> None:
 
     asyncio.run(run())
     assert {r["entity_id"] for r in rows()} == {e.entity_id for e in batch}
+
+
+def test_members_of_enums_are_their_values(conn: psycopg.Connection, rows: Rows) -> None:
+    class Kind(str, Enum):
+        BOOK = "book"
+
+    class Number(IntEnum):
+        SEVEN = 7
+
+    enqueue(conn, [Event(Kind.BOOK, Kind.BOOK, "upsert", 1), Event("book", "other", "upsert", 2)], "text_outbox_events")
+    conn.commit()
+    written = [(r["entity_type"], r["entity_id"]) for r in rows("text_outbox_events")]
+    assert written == [("book", "book"), ("book", "other")]
+
+    seven = Event("book", Number.SEVEN, "upsert", Number.SEVEN, id=Number.SEVEN)
+    enqueue(conn, [seven, Event("book", 8, "upsert", 8, id=8)], "bigint_outbox_events")
+    conn.commit()
+    numbers = [(r["id"], r["entity_id"], r["event_version"]) for r in rows("bigint_outbox_events")]
+    assert numbers == [(7, 7, 7), (8, 8, 8)]
 
 
 def test_uuid_of_a_subclass_is_a_uuid(conn: psycopg.Connection, rows: Rows) -> None:

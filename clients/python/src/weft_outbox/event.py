@@ -12,7 +12,7 @@ Op = Literal["upsert", "delete"]
 MAX_TYPE = 50  # characters of an entity type
 MAX_ID = 2500  # bytes of a text id, which an index of PostgreSQL must hold
 MAX_TRACE = 512  # bytes of a traceparent
-_INT64 = range(-(2**63), 2**63)
+_INT64 = 2**63
 _SHOWN = 20  # faults in the text of an InvalidEvents
 
 
@@ -93,7 +93,7 @@ def _faults(event: Event) -> Iterator[str]:
             yield "event id equals the entity id: the row needs an id of its own"
     if kind_of(event.version) != "bigint":
         yield f"version is {_name(event.version)}: want int (is it set before the flush ends?)"
-    elif event.version < 0 or event.version not in _INT64:
+    elif not 0 <= event.version < _INT64:
         yield f"version {event.version}: want 0 to 2^63-1, as Elasticsearch does"
     if event.traceparent is not None:
         yield from _text("traceparent", event.traceparent, MAX_TRACE)
@@ -107,7 +107,7 @@ def _id(what: str, value: object, want: str) -> Iterator[str]:
         yield f"{what} is {_name(value)}: want {want}"
     elif kind == "text":
         yield from _text(what, value, MAX_ID)
-    elif kind == "bigint" and value not in _INT64:
+    elif isinstance(value, int) and not -_INT64 <= value < _INT64:
         yield f"{what} {value}: want a whole number of 64 bits"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from .event import Event, OutboxError, kind_of
 from .trace import current
@@ -29,11 +29,11 @@ class Insert:
         self.table = table
         self.count = len(events)
         self.parameters = {
-            "ids": _bindable([uuid4() if e.id is None else e.id for e in events]),
-            "types": [e.entity_type for e in events],
-            "entities": _bindable([e.entity_id for e in events]),
-            "ops": [e.op for e in events],
-            "versions": [e.version for e in events],
+            "ids": [_bindable(uuid4() if e.id is None else e.id) for e in events],
+            "types": [_bindable(e.entity_type) for e in events],
+            "entities": [_bindable(e.entity_id) for e in events],
+            "ops": [_bindable(e.op) for e in events],
+            "versions": [_bindable(e.version) for e in events],
             "traceparents": [parent for parent, _ in traces],
             "tracestates": [state for _, state in traces],
         }
@@ -60,6 +60,9 @@ class Insert:
             )
 
 
-def _bindable(ids: Sequence[object]) -> Sequence[object]:
-    """Return ids as every driver can bind them: a UUID as its text, which the statement casts."""
-    return [i if isinstance(i, int) else str(i) for i in ids]
+def _bindable(value: UUID | int | str) -> int | str:
+    """Return a value as every driver can bind it: a UUID as its text, which the statement casts, and that of a
+    subclass, such as a member of an enum, as a plain one, since an array has one type."""
+    if isinstance(value, UUID):
+        return str(value)
+    return int(value) if isinstance(value, int) else str.__str__(value)
