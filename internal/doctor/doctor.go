@@ -62,13 +62,14 @@ type limits struct {
 	vacuumAt    int64         // dead rows at which autovacuum begins
 	indexBytes  int64         // of a partial index
 	expiry      time.Duration // until the end of a certificate
+	keyExpiry   time.Duration // until that of an API key, which may have been made for a month
 	left        time.Duration // until ids or disk run out
 }
 
 func ordinary() limits {
 	return limits{
 		skew: time.Second, snapshot: 10 * time.Minute, held: 1_000_000, slotBytes: 1 << 30, xids: 1_000_000_000, sequence: 0.8, connections: 10,
-		dead: 10_000, deadShare: 0.2, vacuumAt: 100_000, indexBytes: 64 << 20, expiry: 30 * 24 * time.Hour, left: 90 * 24 * time.Hour,
+		dead: 10_000, deadShare: 0.2, vacuumAt: 100_000, indexBytes: 64 << 20, expiry: 30 * 24 * time.Hour, keyExpiry: 14 * 24 * time.Hour, left: 90 * 24 * time.Hour,
 	}
 }
 

@@ -153,7 +153,7 @@ func (e *examination) elastic(ctx context.Context, targets []target) error {
 	if err := errors.Join(e.nodes(ctx, first), e.disks(ctx, first)); err != nil {
 		return err
 	}
-	if err := e.privileges(ctx, first, targets); err != nil {
+	if err := errors.Join(e.privileges(ctx, first, targets), e.expiringKey(ctx, first)); err != nil {
 		return err
 	}
 	for _, t := range targets {
@@ -178,7 +178,7 @@ func (e *examination) answers(ctx context.Context, s *server, cluster bool) bool
 	switch status := statusOf(err); {
 	case status == http.StatusUnauthorized:
 		refusal, _ := errors.AsType[*refused](err)
-		e.add("elastic.rights", Error, s.url.Host, "the server does not accept the credentials: "+refusal.said, "correct elastic.username and elastic.password, or elastic.api_key; then `kill -HUP` each instance")
+		e.add("elastic.rights", Error, s.url.Host, "the server does not accept the credentials: "+refusal.said, e.corrected()+"; then `kill -HUP` each instance")
 		return false
 	case noUse(err):
 		e.add("elastic.reachable", Error, s.url.Host, "no use: "+err.Error(), remedyOfAddress)

@@ -64,12 +64,16 @@ func leads(aliases, settings, mapping string) string {
 	return `{"idx-v1":{"aliases":{` + aliases + `},"settings":{"index":{` + settings + `}},"mappings":` + mapping + `}}`
 }
 
+// visited is when a visit takes place: a hundred days after the index was made.
+var visited = time.UnixMilli(1700000000000).Add(100 * 24 * time.Hour)
+
 // visit examines the server at url.
-func visit(t *testing.T, url string, transport http.RoundTripper, index string) []Finding {
+func visit(t *testing.T, url string, transport http.RoundTripper, index string, environ ...string) []Finding {
 	t.Helper()
+	environ = append(environ, "WEFT_PROJECTIONS=search_index_to_elastic", "ELASTIC_INDEX="+index)
 	e := &examination{
-		Options: Options{Config: loaded(t, "WEFT_PROJECTIONS=search_index_to_elastic", "ELASTIC_INDEX="+index), Elastic: elastic.Config{URLs: []string{url}, Transport: transport}},
-		limits:  ordinary(), now: time.UnixMilli(1700000000000).Add(100 * 24 * time.Hour),
+		Options: Options{Config: loaded(t, environ...), Elastic: elastic.Config{URLs: []string{url}, Transport: transport}},
+		limits:  ordinary(), now: visited,
 	}
 	if err := e.elastic(t.Context(), e.targets()); err != nil {
 		t.Errorf("got %v", err)

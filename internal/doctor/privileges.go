@@ -81,10 +81,8 @@ func (e *examination) privileges(ctx context.Context, s *server, targets []targe
 	}
 	var has privileged
 	err = s.ask(ctx, http.MethodPost, "/_security/user/_has_privileges", asked, &has)
-	if statusOf(err) != 0 || errors.Is(err, elastic.ErrProduct) {
-		return nil // no security of Elasticsearch's kind
-	} else if err != nil {
-		return err
+	if err != nil {
+		return insecure(err)
 	}
 	for _, t := range targets {
 		for _, q := range e.questions(t) {
@@ -95,6 +93,28 @@ func (e *examination) privileges(ctx context.Context, s *server, targets []targe
 	}
 	e.lacks(has.Cluster, clusterPrivileges(), s.url.Host, "cluster privilege", func(missing string) string { return e.role(targets, has, "", missing) })
 	return nil
+}
+
+// insecure makes nothing of the answer of a server without security of Elasticsearch's kind.
+func insecure(err error) error {
+	if statusOf(err) != 0 || errors.Is(err, elastic.ErrProduct) {
+		return nil
+	}
+	return err
+}
+
+// corrected is what to do where the credentials are refused.
+func (e *examination) corrected() string {
+	switch c := e.Config.Elastic; {
+	case c.APIKey != "":
+		return "correct elastic.api_key"
+	case c.ServiceToken != "":
+		return "correct elastic.service_token"
+	case c.Username != "":
+		return "correct elastic.username and elastic.password"
+	default:
+		return "correct elastic.username and elastic.password, elastic.api_key or elastic.service_token, or the user in elastic.url"
+	}
 }
 
 // lacks names each of the privileges that the answer denies.

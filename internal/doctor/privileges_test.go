@@ -108,6 +108,77 @@ func TestRemedyIsThatOfTheCredentials(t *testing.T) {
 	}
 }
 
+// Credentials that are refused are corrected where they are set.
+func TestRemedyForRefusedCredentials(t *testing.T) {
+	t.Parallel()
+	a := well()
+	a["GET /_cluster/health"] = "401"
+	s := httptest.NewServer(a)
+	defer s.Close()
+	for remedy, environ := range map[string][]string{
+		"correct elastic.api_key;":                         {"ELASTIC_API_KEY=Zm9vOmJhcg=="},
+		"correct elastic.service_token;":                   {"ELASTIC_SERVICE_TOKEN=t"},
+		"correct elastic.username and elastic.password;":   {"ELASTIC_USERNAME=u", "ELASTIC_PASSWORD=p"},
+		"elastic.api_key or elastic.service_token, or the": nil,
+	} {
+		wantFinding(t, visit(t, s.URL, http.DefaultTransport, "idx", environ...), want{"elastic.rights", Error, "127.0.0.1", "does not accept the credentials", remedy})
+	}
+}
+
+// An API key is told two weeks before its end. It asks about itself alone, for which it needs no privilege.
+func TestAPIKeyThatExpires(t *testing.T) {
+	t.Parallel()
+	const day = 24 * time.Hour
+	for name, c := range map[string]struct {
+		end  time.Duration // from now on; 0: without an end
+		want want
+	}{
+		"Soon":     {13 * day, want{"elastic.api_key", Warning, "127.0.0.1", `the API key "weft" expires in 13 days, on `, "set elastic.api_key to it, and `kill -HUP`"}},
+		"VerySoon": {3 * day, want{"elastic.api_key", Error, "127.0.0.1", "expires in 3 days", "POST /_security/api_key"}},
+		"Later":    {15 * day, want{}},
+		"Never":    {0, want{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a, key := well(), `{"id":"foo","name":"weft","invalidated":false}`
+			if c.end > 0 {
+				key = fmt.Sprintf(`{"id":"foo","name":"weft","expiration":%d,"invalidated":false}`, visited.Add(c.end).UnixMilli())
+			}
+			a["GET /_security/api_key"] = `{"api_keys":[` + key + `]}`
+			var asked string
+			s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Path == "/_security/api_key" {
+					asked = r.URL.RawQuery
+				}
+				a.ServeHTTP(w, r)
+			}))
+			defer s.Close()
+			found := visit(t, s.URL, http.DefaultTransport, "idx", "ELASTIC_API_KEY=Zm9vOmJhcg==") // foo:bar
+			if asked != "id=foo" {
+				t.Errorf("asked for %q, want the key itself", asked)
+			}
+			if c.want == (want{}) {
+				if len(found) > 0 {
+					t.Errorf("got %+v, want nothing", found)
+				}
+				return
+			}
+			wantFinding(t, found, c.want)
+		})
+	}
+	for name, answer := range map[string]string{"NoPrivilege": "403", "NoSecurity": "", "OfAProxy": proxyPage} {
+		a := well()
+		if a["GET /_security/api_key"] = answer; answer == "" {
+			delete(a, "GET /_security/api_key")
+		}
+		s := httptest.NewServer(a)
+		if found := visit(t, s.URL, http.DefaultTransport, "idx", "ELASTIC_API_KEY=Zm9vOmJhcg=="); len(found) > 0 {
+			t.Errorf("%s: got %+v, want nothing", name, found)
+		}
+		s.Close()
+	}
+}
+
 // Where each shard has an index of its own, weft writes to the names of the shard, and keeps the alias over all
 // of them. A role has the names of all shards: the remedy for one shard must not shut out the others.
 func TestPrivilegesOnTheIndexOfAShard(t *testing.T) {
