@@ -353,11 +353,12 @@ func TestRealMappingOfAnotherBuild(t *testing.T) {
 	}
 }
 
-// An index that lacks fields gets them, and builds that know it without them go on with it.
+// An index that lacks fields gets them, and builds that know it without them go on with it. What others keep in _meta, and later
+// builds, stays.
 func TestRealMappingWithFewerFields(t *testing.T) {
 	t.Parallel()
 	s, index, _ := realSink(t)
-	es(t, "PUT", "/"+index+"-v1", fmt.Sprintf(`{"aliases":{"%s":{}},"mappings":{"dynamic":"strict","_meta":{"weft":{"mapping_hash":"0000"}},"properties":{"text":{"type":"text"}}}}`, index))
+	es(t, "PUT", "/"+index+"-v1", fmt.Sprintf(`{"aliases":{"%s":{}},"mappings":{"dynamic":"strict","_meta":{"owner":12345678901234567,"weft":{"mapping_hash":"0000","later":[1]}},"properties":{"text":{"type":"text"}}}}`, index))
 	if err := ready(t, s); !errors.Is(err, ErrMapping) || !strings.Contains(err.Error(), "adds fields that the index lacks when it starts") {
 		t.Errorf("while an instance runs, as after a restored snapshot: got %v, want what adds the fields", err)
 	}
@@ -369,6 +370,11 @@ func TestRealMappingWithFewerFields(t *testing.T) {
 	_, have, err := s.present(t.Context())
 	if err != nil || !strings.Contains(string(have), "rank_score") || !strings.Contains(string(have), `"mapping_hash":"0000"`) || strings.Count(string(have), mappingHash(mappingJSON)) != 1 {
 		t.Errorf("got %s, %v", have, err)
+	}
+	for _, kept := range []string{`"owner":12345678901234567`, `"later":[1]`} {
+		if !strings.Contains(string(have), kept) {
+			t.Errorf("got %s, want %s kept", have, kept)
+		}
 	}
 }
 

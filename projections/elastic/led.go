@@ -1,7 +1,6 @@
 package elastic
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -57,27 +56,16 @@ func (s *Sink) MarkLed(ctx context.Context, key string, led Led) error {
 	if err != nil {
 		return err
 	}
-	var mapping struct {
-		Meta map[string]any `json:"_meta"`
-	}
-	read := json.NewDecoder(bytes.NewReader(have))
-	read.UseNumber() // of somebody else's part, which stays as it is
-	if err := read.Decode(&mapping); err != nil {
+	meta, ours, err := metaOf(have)
+	if err != nil {
 		return s.unreadable("mapping", err)
-	}
-	if mapping.Meta == nil {
-		mapping.Meta = map[string]any{}
-	}
-	ours, _ := mapping.Meta["weft"].(map[string]any)
-	if ours == nil {
-		ours = map[string]any{}
 	}
 	marks, _ := ours["led"].(map[string]any)
 	if marks == nil {
 		marks = map[string]any{}
 	}
-	marks[key], ours["led"], mapping.Meta["weft"] = led, marks, ours
-	body, err := json.Marshal(mapping)
+	marks[key], ours["led"] = led, marks
+	body, err := json.Marshal(map[string]any{"_meta": meta})
 	if err != nil {
 		return fmt.Errorf("mark: %w", err)
 	}

@@ -91,7 +91,7 @@ func (s *Sink) extend(ctx context.Context, mismatch error) error {
 	if err != nil {
 		return err
 	}
-	if err := s.putMapping(ctx, at, s.cfg.Mapping); err != nil {
+	if err := s.putMapping(ctx, at.index, have, s.cfg.Mapping); err != nil {
 		if statusOf(err) == http.StatusBadRequest {
 			return fmt.Errorf("%w (%w)", mismatch, err)
 		}
@@ -166,24 +166,45 @@ func (s *Sink) present(ctx context.Context) (target, json.RawMessage, error) {
 
 // putMapping changes the mapping of the index, and adds its hash to those that the index was made for or
 // changed to before. So builds with an earlier mapping go on with the index.
-func (s *Sink) putMapping(ctx context.Context, at target, mapping json.RawMessage) error {
+func (s *Sink) putMapping(ctx context.Context, index string, have, mapping json.RawMessage) error {
+	meta, ours, err := metaOf(have)
+	if err != nil {
+		return s.unreadable("mapping", err)
+	}
 	var fields map[string]any
 	if err := json.Unmarshal(mapping, &fields); err != nil {
 		return fmt.Errorf("mapping: %w", err)
 	}
-	meta, _ := fields["_meta"].(map[string]any)
-	if meta == nil {
-		meta = map[string]any{}
-	}
-	made := at.info.Mappings.Meta.Weft
-	made.Extended = append(slices.Clone(made.Extended), s.mapping)
-	meta["weft"] = made
-	fields["_meta"] = meta
+	own, _ := fields["_meta"].(map[string]any)
+	maps.Copy(meta, own)
+	extended, _ := ours["extended"].([]any)
+	ours["extended"], meta["weft"], fields["_meta"] = append(extended, s.mapping), ours, meta
 	body, err := json.Marshal(fields)
 	if err != nil {
 		return fmt.Errorf("mapping: %w", err)
 	}
-	return s.sendMapping(ctx, at.index, body)
+	return s.sendMapping(ctx, index, body)
+}
+
+// metaOf reads the _meta of a mapping, and weft's part of it. A change replaces the whole of it, so what others keep there,
+// or newer builds, is to be sent along.
+func metaOf(mapping json.RawMessage) (meta, ours map[string]any, err error) {
+	var info struct {
+		Meta map[string]any `json:"_meta"`
+	}
+	read := json.NewDecoder(bytes.NewReader(mapping))
+	read.UseNumber()
+	if err := read.Decode(&info); err != nil {
+		return nil, nil, err
+	}
+	if meta = info.Meta; meta == nil {
+		meta = map[string]any{}
+	}
+	if ours, _ = meta["weft"].(map[string]any); ours == nil {
+		ours = map[string]any{}
+		meta["weft"] = ours
+	}
+	return meta, ours, nil
 }
 
 func (s *Sink) sendMapping(ctx context.Context, index string, body []byte) error {
