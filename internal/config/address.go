@@ -36,6 +36,16 @@ func parseDatabaseURL(s string) (URL, error) {
 	return "", errors.New("not a Postgres URL: " + want)
 }
 
+var poolSize = regexp.MustCompile(`(?:^|[?&\s])pool_max_conns\s*=`)
+
+// withoutEffect says that the size of the pool is set where it does not count, or nothing.
+func (d Database) withoutEffect() string {
+	if !poolSize.MatchString(d.URL.Reveal()) {
+		return ""
+	}
+	return "pool_max_conns in database.url has no effect: database.max_conns (WEFT_DB_MAX_CONNS) sets the size of the pool"
+}
+
 // separate cuts a list of URLs. A comma within a password separates nothing.
 func separate(list string) []string {
 	return strings.Split(urlComma.ReplaceAllString(list, "\x00$1"), "\x00")

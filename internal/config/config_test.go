@@ -323,6 +323,23 @@ func TestCheckDatabaseURL(t *testing.T) {
 	}
 }
 
+func TestPoolSizeInTheURLIsWarnedOf(t *testing.T) {
+	t.Parallel()
+	for url, want := range map[string]int{
+		"postgres://u@db/wordloom?sslmode=disable&pool_max_conns=3": 1,
+		"host=db dbname=wordloom pool_max_conns = 3":                1,
+		"postgres://pool_max_conns@db/wordloom":                     0,
+	} {
+		c, err := load(t, "", []string{"DATABASE_URL=" + url})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := c.Warnings(); len(got) != want || want == 1 && !strings.Contains(got[0], "WEFT_DB_MAX_CONNS") {
+			t.Errorf("%s: got %q, want %d warnings", url, got, want)
+		}
+	}
+}
+
 func TestWarnings(t *testing.T) {
 	t.Parallel()
 	c, err := load(t, "", []string{dsn, "OUTBOX_LEASE_SECOND=3", "OUTBOX_USE_ES_BULK=1", "ELASTIC_INDEXX=a",

@@ -103,8 +103,10 @@ func Load(o Options) (Config, error) {
 	c.derive()
 	c.HTTP.MetricsPortFixed = c.sources["http.metrics_port"] != ""
 	c.Desk.Fixed = c.sources["desk.listen"] != ""
-	if text := c.Elastic.clearText(); text != "" {
-		c.warnings = append(c.warnings, text)
+	for _, text := range []string{c.Database.withoutEffect(), c.Elastic.clearText()} {
+		if text != "" {
+			c.warnings = append(c.warnings, text)
+		}
 	}
 	if c.Elastic.ClientKeyFile != "" {
 		if text := tooOpen(c.Elastic.ClientKeyFile); text != "" {
