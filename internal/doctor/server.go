@@ -141,7 +141,7 @@ order by name, rank`
 // endingTimeouts end sessions or transactions that weft does not bound itself, or not yet when
 // a session begins.
 var endingTimeouts = map[string]string{
-	"idle_session_timeout":                "ends idle connections, and the lock session behind a pooler that swallows weft's own setting",
+	"idle_session_timeout":                "ends the lock session behind a pooler that swallows weft's own setting",
 	"idle_in_transaction_session_timeout": "ends the lock session behind a pooler that swallows weft's own setting",
 }
 

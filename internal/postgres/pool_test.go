@@ -77,6 +77,25 @@ func TestTransactionTimeoutOfTheDatabaseDoesNotHold(t *testing.T) {
 	}
 }
 
+// The sessions of a pool are idle between two statements, and a setting of the role or the database would end them.
+func TestIdleTimeoutOfTheDatabaseDoesNotHold(t *testing.T) {
+	t.Parallel()
+	url := testenv.Database(t)
+	_, err := testenv.Pool(t, url).Exec(t.Context(), "do $$ begin execute format('alter database %I set idle_session_timeout = %L', current_database(), '50ms'); end $$")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool, err := postgres.NewPool(t.Context(), url, postgres.Options{MaxConns: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	var got string
+	if err := pool.QueryRow(t.Context(), "show idle_session_timeout").Scan(&got); err != nil || got != "0" {
+		t.Errorf("got %s, %v, want 0", got, err)
+	}
+}
+
 // Behind a proxy a session may lead to a server that has become a standby, until the proxy notices.
 func TestReadOnlySessionIsNotUsedAgain(t *testing.T) {
 	t.Parallel()

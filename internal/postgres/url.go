@@ -85,10 +85,11 @@ func ParseURL(raw string) (*pgxpool.Config, error) {
 // UTF-8. A database in SQL_ASCII has no encoding, and would only refuse what is no UTF-8.
 //
 // A transaction_timeout, which servers before PostgreSQL 17 do not know, ends the session with the statement: weft bounds its
-// statements itself, and repeats with less what took too long.
+// statements itself, and repeats with less what took too long. An idle_session_timeout, unknown before PostgreSQL 14, would end
+// the sessions of a pool between two statements; the lock session sets its own afterwards.
 func begin(ctx context.Context, c *pgconn.PgConn) error {
 	sql := "set row_security = off; set quote_all_identifiers = off; " +
-		"select set_config('transaction_timeout', '0', false) where current_setting('transaction_timeout', true) is not null"
+		"select set_config(name, '0', false) from unnest(array['transaction_timeout', 'idle_session_timeout']) name where current_setting(name, true) is not null"
 	if c.ParameterStatus("client_encoding") != "UTF8" && c.ParameterStatus("server_encoding") != "SQL_ASCII" {
 		sql += "; set client_encoding to 'UTF8'"
 	}
