@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -239,10 +238,9 @@ func number(f float64) string {
 // writeChart draws the ratio of every scenario that has one, with whiskers from the least to
 // the most of its rounds. Ratios of one kind share a panel.
 func writeChart(file string, results []*Result) error {
-	var text bytes.Buffer
-	err := verdict.DrawBars(&text, "Ratios of the scenarios, median with minimum and maximum", panels(results))
+	picture, err := verdict.DrawBars("Ratios of the scenarios, median with minimum and maximum", panels(results))
 	if err == nil {
-		err = os.WriteFile(file, text.Bytes(), 0o644)
+		err = os.WriteFile(file, picture, 0o644)
 	}
 	return rig.Wrap("chart", err)
 }

@@ -2,25 +2,18 @@ package verdict
 
 import (
 	"cmp"
+	_ "embed" // the picture of ratios
 	"fmt"
-	"html/template"
 	"maps"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 )
 
-// Measures of a chart, in its own units.
-const (
-	chartWidth  = 460
-	chartHeight = 150
-	chartLeft   = 44
-	chartRight  = chartWidth - 8
-	chartTop    = 8
-	chartBottom = chartHeight - 20
-	chartTicks  = 4
-	maxLines    = 8
-)
+// maxLines is how many lines a chart shows.
+const maxLines = 8
 
 // subject is a metric that gets a chart when it moves.
 type subject struct {
@@ -48,12 +41,17 @@ func subjects() []subject {
 	}
 }
 
+// chart is drawn by the page, with percents of its width and height.
 type chart struct {
 	Title, Metric string
-	Picture       template.HTML
-	Legend        []string // of line 0, 1, …; empty for a single line
-	Cut           bool     // there are more lines
+	Top           string // value at the upper edge
+	Lines         []line
+	Faults        []float64
+	Cut           bool // there are more lines
 }
+
+// line is one of a chart. The only one of a chart has no name.
+type line struct{ Name, Path string }
 
 // step is a value from a time on.
 type step struct {
@@ -64,11 +62,10 @@ type step struct {
 // span is the time of a run.
 type span struct{ from, to time.Time }
 
-func (s span) seconds(at time.Time) float64 { return at.Sub(s.from).Seconds() }
-
-// axis is that of the time, in seconds since the beginning.
-func (s span) axis(left, right float64) axis {
-	return newAxis(max(s.seconds(s.to), 0.001), chartTicks, left, right)
+// percent says how much of the time is over.
+func (s span) percent(at time.Time) float64 {
+	whole := max(s.to.Sub(s.from), time.Millisecond)
+	return 100 * min(max(float64(at.Sub(s.from))/float64(whole), 0), 1)
 }
 
 // charts draws what moved during a run.
@@ -117,69 +114,59 @@ func (s subject) follow(changes []Change) map[string][]step {
 }
 
 func (s subject) draw(lines map[string][]step, during span, faults []time.Time) chart {
-	most := 0.0
+	top := 0.0
 	for _, steps := range lines {
 		for _, p := range steps {
-			most = max(most, p.value)
+			top = max(top, p.value)
 		}
 	}
-	x := during.axis(chartLeft, chartRight)
-	y := newAxis(most, chartTicks, chartBottom, chartTop).rounded()
-	var d drawing
-	d.open(chartWidth, chartHeight, s.title, "")
-	for _, v := range y.ticks() {
-		d.line("grid", chartLeft, y.at(v), chartRight, y.at(v))
-		d.text("", chartLeft-5, y.at(v)+4, "end", short(v))
-	}
-	for _, v := range x.ticks() {
-		d.text("", x.at(v), chartHeight-5, "middle", short(v)+" s")
-	}
-	for _, f := range faults {
-		d.line("faultline", x.at(during.seconds(f)), chartTop, x.at(during.seconds(f)), chartBottom)
-	}
-	c := chart{Title: s.title, Metric: s.name}
+	c := chart{Title: s.title, Metric: s.name, Top: Figure(top), Faults: rig.Map(faults, during.percent)}
 	for i, name := range slices.Sorted(maps.Keys(lines)) {
 		if c.Cut = i == maxLines; c.Cut {
 			break
 		}
-		steps := lines[name]
-		path := fmt.Sprintf("M%.1f %.1f", x.at(0), y.at(0))
-		for _, p := range steps {
-			path += fmt.Sprintf("H%.1fV%.1f", x.at(during.seconds(p.at)), y.at(p.value))
+		l := line{Path: "M0 100"}
+		for _, p := range lines[name] {
+			l.Path += fmt.Sprintf("H%.2fV%.2f", during.percent(p.at), 100-100*p.value/max(top, 1e-9))
+			if s.by != "" {
+				l.Name = name + " (" + Figure(p.value) + ")"
+			}
 		}
-		d.path(fmt.Sprintf("series s%d", i), path+fmt.Sprintf("H%.1f", float64(chartRight)))
-		if s.by != "" {
-			c.Legend = append(c.Legend, name+" ("+short(steps[len(steps)-1].value)+")")
-		}
+		l.Path += "H100"
+		c.Lines = append(c.Lines, l)
 	}
-	c.Picture = d.picture()
 	return c
 }
-
-const (
-	bandWidth  = 960
-	bandLeft   = 70
-	bandRight  = bandWidth - 10
-	bandHeight = 20.0
-	bandGap    = 6.0
-	charWidth  = 7.0
-)
 
 // over is what the mark of a heal says before what is over.
 const over = "over: "
 
-// bar is a part of a run.
-type bar struct {
-	from, to time.Time
-	title    string
-	class    string
+// row is one of the timeline: who led, what was broken, or what was done.
+type row struct {
+	Name string
+	Bars []bar
 }
 
-// bars returns the terms and the faults among the marks of a run.
-func bars(marks []Mark, end time.Time) (terms, faults []bar) {
-	until := func(i int, ends func(Mark) bool, otherwise time.Time) time.Time {
-		if n := slices.IndexFunc(marks[i+1:], ends); n >= 0 {
-			return marks[i+1+n].At
+// bar is a part of a run, in percents of its time.
+type bar struct {
+	From, Width  float64
+	Title, Class string
+}
+
+// shortest is the width of a moment.
+const shortest = 0.4
+
+// timeline tells of a run by its marks.
+func timeline(marks []Mark, during span) []row {
+	rows := []row{{Name: "leader"}, {Name: "fault"}, {Name: "steps"}}
+	add := func(n int, from, to time.Time, title, class string) {
+		b := bar{during.percent(from), max(during.percent(to)-during.percent(from), shortest), title, class}
+		b.From = min(b.From, 100-b.Width)
+		rows[n].Bars = append(rows[n].Bars, b)
+	}
+	until := func(later []Mark, ends func(Mark) bool, otherwise time.Time) time.Time {
+		if n := slices.IndexFunc(later, ends); n >= 0 {
+			return later[n].At
 		}
 		return otherwise
 	}
@@ -190,59 +177,67 @@ func bars(marks []Mark, end time.Time) (terms, faults []bar) {
 			if !slices.Contains(instances, m.Instance) {
 				instances = append(instances, m.Instance)
 			}
-			to := until(i, func(next Mark) bool { return next.Kind == Term }, end)
-			terms = append(terms, bar{m.At, to, m.What, fmt.Sprintf("f%d", slices.Index(instances, m.Instance))})
+			to := until(marks[i+1:], func(next Mark) bool { return next.Kind == Term }, during.to)
+			add(0, m.At, to, m.What, fmt.Sprintf("f%d", slices.Index(instances, m.Instance)))
 		case Fault:
-			to := until(i, func(next Mark) bool { return next.Kind == Heal && next.What == over+m.What }, m.At)
-			faults = append(faults, bar{m.At, to, m.What, "faultbar"})
-		case Step, Heal: // a dot; the end of a fault
+			add(1, m.At, until(marks[i+1:], func(next Mark) bool { return next.Kind == Heal && next.What == over+m.What }, m.At), m.What, "faultbar")
+		case Step:
+			add(2, m.At, m.At, m.What, "step")
+		case Heal: // the end of a fault
 		}
 	}
-	return terms, faults
+	return rows
 }
 
-// timeline draws a run: who led, what was broken, what was done.
-func timeline(marks []Mark, during span) template.HTML {
-	terms, faults := bars(marks, during.to)
-	rows := 1 // of the steps
-	for _, bars := range [][]bar{terms, faults} {
-		rows += min(len(bars), 1)
+// Panel is a part of a picture of ratios, with a scale of its own.
+type Panel struct {
+	Title string
+	Bars  []Bar
+}
+
+// Bar is the range of a ratio, under a name.
+type Bar struct {
+	Name  string
+	Range Range
+}
+
+//go:embed bars.svg.tmpl
+var barsText string
+
+// The measures of a picture of ratios, in pixels.
+const (
+	barsLength = 470 // of the longest bar of a panel
+	barsRow    = 30
+)
+
+// DrawBars returns a picture of ratios: a bar up to each median, with whiskers from the least
+// to the most, and a line at 1.
+func DrawBars(label string, panels []Panel) ([]byte, error) {
+	type drawn struct {
+		Bar
+		Y, Min, Median, Max float64
 	}
-	x := during.axis(bandLeft, bandRight)
-	bottom := bandGap + float64(rows)*(bandHeight+bandGap) - 4
-	var d drawing
-	d.open(bandWidth, bottom+18, "Timeline of the run: terms of leadership, faults and steps", "")
-	for _, v := range x.ticks() {
-		d.line("grid", x.at(v), 0, x.at(v), bottom)
-		d.text("", x.at(v), bottom+14, "middle", short(v)+" s")
+	type part struct {
+		Title       string
+		Y, End, One float64
+		Bars        []drawn
 	}
-	y := bandGap
-	for _, row := range []struct {
-		name string
-		bars []bar
-	}{{"leader", terms}, {"fault", faults}} {
-		if len(row.bars) == 0 {
-			continue
+	var parts []part
+	y := 0.0
+	for _, p := range panels {
+		most := 1.0 // always there to be compared with
+		for _, b := range p.Bars {
+			most = max(most, b.Range.Max)
 		}
-		d.text("name", 0, y+bandHeight/2+4, "start", row.name)
-		for _, b := range row.bars {
-			from := x.at(during.seconds(b.from))
-			width := max(x.at(during.seconds(b.to))-from, 3)
-			from = min(from, bandRight-width)
-			d.rect(b.class, from, y, width, bandHeight, b.title)
-			if float64(len(b.title))*charWidth <= width {
-				d.text("on", from+5, y+bandHeight/2+4, "start", b.title)
-			}
+		scale := barsLength / most
+		y += barsRow
+		next := part{Title: p.Title, Y: y, One: scale}
+		for _, b := range p.Bars {
+			next.Bars = append(next.Bars, drawn{b, y, scale * b.Range.Min, scale * b.Range.Median, scale * b.Range.Max})
+			y += barsRow
 		}
-		y += bandHeight + bandGap
+		next.End = y
+		parts = append(parts, next)
 	}
-	d.text("name", 0, y+bandHeight/2+4, "start", "steps")
-	n := 0
-	for _, m := range marks {
-		if m.Kind == Step {
-			n++
-			d.dot("step", x.at(during.seconds(m.At)), y+bandHeight/2, fmt.Sprintf("%d. %s", n, m.What))
-		}
-	}
-	return d.picture()
+	return render("chart", barsText, map[string]any{"Label": label, "Parts": parts, "Height": y + barsRow})
 }

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/rig"
@@ -87,7 +88,7 @@ type page struct {
 	Result   *Result // nil when the run was not judged
 	Failing  []Check
 	Took     string
-	Timeline template.HTML
+	Timeline []row
 	Moments  []Mark
 	Charts   []chart
 	Events   []eventRow
@@ -104,8 +105,16 @@ type page struct {
 // eventRow is an event that the drill wrote, as it ended.
 type eventRow struct {
 	Event
-	Status, Attempts, Reason string
-	Traces                   []link
+	Row    outboxRow
+	Traces []link
+}
+
+// outboxRow is what the page shows of an event's row.
+type outboxRow struct {
+	ID       uuid.UUID `json:"id"`
+	Status   string    `json:"status"`
+	Attempts int       `json:"attempts"`
+	Reason   string    `json:"error_reason"`
 }
 
 type link struct{ Text, URL string }
@@ -139,7 +148,7 @@ func WritePage(d Dir, jaegerURL string) error {
 }
 
 func render(name, text string, data any) ([]byte, error) {
-	t, err := template.New(name).Funcs(template.FuncMap{"secs": secs, "day": day}).Parse(text)
+	t, err := template.New(name).Funcs(template.FuncMap{"secs": secs, "day": day, "px": px}).Parse(text)
 	var out bytes.Buffer
 	if err == nil {
 		err = t.Execute(&out, data)
@@ -148,6 +157,8 @@ func render(name, text string, data any) ([]byte, error) {
 }
 
 func day(t time.Time) string { return t.UTC().Format("2006-01-02 15:04") }
+
+func px(v float64) string { return strconv.FormatFloat(v, 'f', 1, 64) }
 
 func newPage(e *Evidence, jaegerURL string) (*page, error) {
 	p := &page{Recipe: e.Recipe, jaeger: jaegerURL}
@@ -200,12 +211,7 @@ func (p *page) traceLink(id string) link {
 }
 
 func (p *page) events(e *Evidence) error {
-	var rows []struct {
-		ID       string  `json:"id"`
-		Status   string  `json:"status"`
-		Attempts int     `json:"attempts"`
-		Reason   *string `json:"error_reason"`
-	}
+	var rows []outboxRow
 	if err := e.Read(ProbeFile("outbox"), &rows); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -222,13 +228,8 @@ func (p *page) events(e *Evidence) error {
 	p.Hidden = len(e.Recipe.Events) - len(shown)
 	for _, event := range shown {
 		row := eventRow{Event: event, Traces: traces[event.ID.String()]}
-		for _, r := range rows {
-			if r.ID == event.ID.String() {
-				row.Status, row.Attempts = r.Status, strconv.Itoa(r.Attempts)
-				if r.Reason != nil {
-					row.Reason = *r.Reason
-				}
-			}
+		if n := slices.IndexFunc(rows, func(r outboxRow) bool { return r.ID == event.ID }); n >= 0 {
+			row.Row = rows[n]
 		}
 		p.Events = append(p.Events, row)
 	}
