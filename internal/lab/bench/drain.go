@@ -165,15 +165,15 @@ func (s *site) ask(noun, sql string, args []any, into ...any) {
 
 // drain lets binary carry the backlog w, as often as w says, and returns the middle of
 // the figures, with all claims.
-func (b *bench) drain(binary string, w workload, progress func(share float64)) sample {
+func (b *bench) drain(binary string, w workload) sample {
 	var all []sample
-	for n := range w.drains {
-		all = append(all, b.drainOnce(binary, w, func(share float64) { progress((float64(n) + share) / float64(w.drains)) }))
+	for range w.drains {
+		all = append(all, b.drainOnce(binary, w))
 	}
 	return middle(all)
 }
 
-func (b *bench) drainOnce(binary string, w workload, progress func(share float64)) (out sample) {
+func (b *bench) drainOnce(binary string, w workload) (out sample) {
 	b.onSite(binary, w, func(s *site) {
 		s.fill(w)
 		if w.loads {
@@ -184,7 +184,7 @@ func (b *bench) drainOnce(binary string, w workload, progress func(share float64
 		}
 		s.Part(fmt.Sprintf("drain of %d events", w.events), drainTimeout, func() {
 			i := s.start("w")
-			from, to := s.watch(i, w, progress)
+			from, to := s.watch(i, w)
 			out = s.sum(i, w, from, to)
 		})
 	})
@@ -206,7 +206,7 @@ func (s *site) holdSnapshot() (release func()) {
 // watch returns the moments when the first events were on their way and when the last
 // was settled. Where there is little between the two, the first is that of the start,
 // with all that a worker does before its first event.
-func (s *site) watch(i *rig.Instance, w workload, progress func(float64)) (from, to mark) {
+func (s *site) watch(i *rig.Instance, w workload) (from, to mark) {
 	from = s.mark(nil)
 	moving, version, moved := false, int64(firstVersion), time.Now()
 	lowest := version // of the backlog; that of triggers begins anywhere
@@ -232,9 +232,6 @@ func (s *site) watch(i *rig.Instance, w workload, progress func(float64)) (from,
 				from = m
 			}
 			moving, pause = true, poll
-		}
-		if found && version > firstVersion {
-			progress(min(float64(version-firstVersion)/float64(w.events), 1))
 		}
 		s.Must(s.fleet.Alive(s.Ctx))
 		s.Expect(w.loads || time.Since(moved) <= stallTimeout, "no event has gone on for %v", stallTimeout)

@@ -83,7 +83,7 @@ where next_retry_at is null order by event_version`)
 }
 
 // loadRaw is the bare loader: the least that carrying the corpus into an index costs.
-func (b *bench) loadRaw(c *corpus, progress func(share float64)) (s sample) {
+func (b *bench) loadRaw(c *corpus) (s sample) {
 	b.Must(b.place.MakeIndex(b.Ctx, rawIndex, ""))
 	b.rest()
 	client := &http.Client{Timeout: rawTimeout, Transport: &http.Transport{MaxIdleConnsPerHost: rawInFlight, DisableCompression: true}}
@@ -92,7 +92,6 @@ func (b *bench) loadRaw(c *corpus, progress func(share float64)) (s sample) {
 	began := time.Now()
 	loop := traffic.Loop{Ops: len(c.bodies), Concurrency: rawInFlight}
 	err := loop.Run(b.Ctx, func(ctx context.Context, n int, _ time.Time) error {
-		progress(float64(n) / float64(len(c.bodies)))
 		return b.place.postRaw(ctx, client, c.bodies[n])
 	})
 	b.MustDo("bare loader", errors.Join(err, b.Ctx.Err()))

@@ -103,8 +103,7 @@ type bench struct {
 	place *place
 	dir   string // of logs
 
-	screen       *rig.Screen
-	begun, steps int
+	screen *rig.Screen
 }
 
 // The sides besides weft itself.
@@ -120,7 +119,7 @@ const (
 // side is one of those that take turns: weft, and what it is compared with.
 type side struct {
 	name    string
-	run     func(progress func(share float64)) sample
+	run     func() sample
 	samples []sample
 }
 
@@ -174,7 +173,6 @@ func Run(ctx context.Context, opts Options) error {
 
 // all warms the servers and measures the scenarios. It writes what was measured so far after each.
 func (b *bench) all(picked []scenario, head, base string) (results []*Result) {
-	b.steps = 2 + 2*b.opts.Rounds*len(picked)
 	b.Part("warm-up", 0, func() { b.warm(head, picked[0].load.scaled(b.opts.Events).events) })
 	for _, s := range picked {
 		b.Part(s.name, 0, func() { results = append(results, b.measure(s, head, base)) })
@@ -207,16 +205,6 @@ func (b *bench) measure(s scenario, head, base string) *Result {
 	return result
 }
 
-// step begins the next step of the run. The function that it returns shows how much of the step is done,
-// 0 to 1.
-func (b *bench) step(what string) func(share float64) {
-	b.begun++
-	n := b.begun
-	return func(share float64) {
-		b.screen.Refresh(fmt.Sprintf("%3.0f %%  %s", 100*(float64(n-1)+share)/float64(b.steps), what))
-	}
-}
-
 // binaries builds in dir what has to be built. It returns the weft to measure and the one to measure it
 // against, or "".
 func (b *bench) binaries(dir string) (head, base string) {
@@ -236,13 +224,14 @@ func (b *bench) binaries(dir string) (head, base string) {
 func (b *bench) warm(binary string, events int) {
 	w := scenarios()[0].load.scaled(min(events, warmEvents))
 	for _, s := range []*side{b.rawSide(binary, w), b.weftSide("weft", binary, w)} {
-		s.run(b.step("warming up: " + s.name))
+		b.screen.Refresh("warming up: " + s.name)
+		s.run()
 	}
 }
 
 // weftSide returns the side of a weft that drains w.
 func (b *bench) weftSide(name, binary string, w workload) *side {
-	return &side{name: name, run: func(progress func(float64)) sample { return b.drain(binary, w, progress) }}
+	return &side{name: name, run: func() sample { return b.drain(binary, w) }}
 }
 
 // rawSide returns the side of the bare loader. It has binary make the documents of w, before any turn.
@@ -253,7 +242,7 @@ func (b *bench) rawSide(binary string, w workload) *side {
 		s.fill(w)
 		c = s.render()
 	})
-	return &side{name: sideRaw, run: func(progress func(float64)) sample { return b.loadRaw(c, progress) }}
+	return &side{name: sideRaw, run: func() sample { return b.loadRaw(c) }}
 }
 
 // sides returns the side that the scenario is about and, unless there is none, the one that it is
@@ -264,7 +253,7 @@ func (b *bench) sides(s scenario, head, base string) []*side {
 		if s.kind != trickle {
 			return b.weftSide(name, binary, w)
 		}
-		return &side{name: name, run: func(progress func(float64)) sample { return b.trickle(binary, w, progress) }}
+		return &side{name: name, run: func() sample { return b.trickle(binary, w) }}
 	}
 	other := w
 	switch out := []*side{of("weft", head, w)}; {
@@ -294,8 +283,9 @@ func (b *bench) takeTurns(s scenario, sides []*side) {
 		for turn := range sides {
 			side := sides[(turn+round+1)%len(sides)]
 			what := fmt.Sprintf("%s %d/%d %s", s.name, round+1, b.opts.Rounds, side.name)
+			b.screen.Refresh(what)
 			var got sample
-			b.Part(fmt.Sprintf("round %d, %s", round+1, side.name), 0, func() { got = side.run(b.step(what)) })
+			b.Part(fmt.Sprintf("round %d, %s", round+1, side.name), 0, func() { got = side.run() })
 			side.samples = append(side.samples, got)
 			b.screen.Line("%-26s %s", what, got.brief(s.kind))
 		}

@@ -92,14 +92,13 @@ func TestSidesTakeTurns(t *testing.T) {
 	var turns []string
 	var sides []*side
 	for _, name := range []string{"weft", sideRaw} {
-		sides = append(sides, &side{name: name, run: func(progress func(float64)) sample {
+		sides = append(sides, &side{name: name, run: func() sample {
 			turns = append(turns, name)
-			progress(1)
 			return sample{EPS: float64(len(turns))}
 		}})
 	}
 	var out strings.Builder
-	b := &bench{opts: Options{Rounds: 3}, screen: rig.NewScreen(&out, time.Hour), steps: 6}
+	b := &bench{opts: Options{Rounds: 3}, screen: rig.NewScreen(&out, time.Hour)}
 	b.takeTurns(scenarioNamed(t, "distinct"), sides)
 	if want := []string{sideRaw, "weft", "weft", sideRaw, sideRaw, "weft"}; !slices.Equal(turns, want) {
 		t.Errorf("turns: got %v, want %v", turns, want)

@@ -23,7 +23,7 @@ const (
 
 // trickle writes single events at a steady rate, without waiting for weft, and then measures
 // a leader and a standby that have nothing to do.
-func (b *bench) trickle(binary string, w workload, progress func(share float64)) (out sample) {
+func (b *bench) trickle(binary string, w workload) (out sample) {
 	b.onSite(binary, w, func(s *site) {
 		if w.before > 0 {
 			earlier := workload{events: w.before, entities: w.before, text: w.text}
@@ -38,7 +38,7 @@ func (b *bench) trickle(binary string, w workload, progress func(share float64))
 		standby := rig.Try(s.fleet.Start(s.Ctx, "standby")).Must(s)
 		s.Must(standby.Ready(s.Ctx))
 		from := s.mark(leader)
-		wrote := s.write(w, func(share float64) { progress(share / 2) })
+		wrote := s.write(w)
 		s.settled()
 		to := s.mark(leader)
 		out.cost(from, to)
@@ -47,7 +47,7 @@ func (b *bench) trickle(binary string, w workload, progress func(share float64))
 		out.EPS = float64(w.events) / wrote.took.Seconds()
 		idle := min(idleTime, time.Duration(w.events)*time.Second/trickleRate)
 		s.Pause(min(quietTime, idle))
-		shares := s.idleShare([]*rig.Instance{leader, standby}, idle, func(share float64) { progress((1 + share) / 2) })
+		shares := s.idleShare([]*rig.Instance{leader, standby}, idle)
 		out.IdleLeader, out.IdleStandby = shares[0], shares[1]
 		out.RSSMB = s.peakRSS(leader)
 		s.Must(standby.Terminate(s.Ctx))
@@ -89,7 +89,7 @@ func (w workload) trickleVersion(i int) int64 { return firstVersion + int64(w.be
 
 // write commits w.events events at a steady rate, an open loop: a late one does not make the
 // next ones late.
-func (s *site) write(w workload, progress func(share float64)) *written {
+func (s *site) write(w workload) *written {
 	text := make([]byte, 0, w.text+10)
 	for i := 0; len(text) < w.text; i++ {
 		text = fmt.Appendf(text, "word%d ", i*104729%5000)
@@ -108,7 +108,6 @@ func (s *site) write(w workload, progress func(share float64)) *written {
 		defer func() { free <- conn }()
 		ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 		defer cancel()
-		progress(float64(i) / float64(w.events))
 		out.ids[i] = uuid.New()
 		return conn.QueryRow(ctx, writeOne, out.ids[i], [16]byte(uuid.New()), w.trickleVersion(i), string(text)).Scan(&out.transactions[i])
 	})

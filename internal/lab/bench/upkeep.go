@@ -144,7 +144,7 @@ func (b *bench) rebuilds(binary string, w workload, out *Upkeep) {
 	var rates, raws, p50, p99 verdict.Distribution
 	b.onFilledSite(binary, w, nil, func(s *site, _ *rig.Instance) {
 		for round := range b.opts.Rounds {
-			loaded := raw.run(b.step("rebuild: bare loader"))
+			loaded := raw.run()
 			wrote := s.beside(w, rebuildRate, s.rebuild)
 			var rate float64
 			s.ask("rate of the rebuild", `select filled / extract(epoch from finished_at - began_at)::float8 from weft_rebuild`, nil, &rate)

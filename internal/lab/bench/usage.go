@@ -83,16 +83,13 @@ func (b *bench) mark(i *rig.Instance) (m mark) {
 }
 
 // idleShare returns how much of a core each instance takes during d, in per cent.
-func (b *bench) idleShare(instances []*rig.Instance, d time.Duration, progress func(share float64)) []float64 {
+func (b *bench) idleShare(instances []*rig.Instance, d time.Duration) []float64 {
 	read := func() []float64 {
 		return rig.Map(instances, func(i *rig.Instance) float64 { return b.treeCPU(i.PID()) })
 	}
 	before := read()
 	began := time.Now()
-	for time.Since(began) < d {
-		progress(float64(time.Since(began)) / float64(d))
-		b.Pause(min(time.Second, d-time.Since(began)))
-	}
+	b.Pause(d)
 	took := time.Since(began).Seconds()
 	shares := read()
 	for i := range shares {
