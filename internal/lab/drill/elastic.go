@@ -147,9 +147,11 @@ func (r *run) throttle() proxy.Refusal {
 	if r.param("ratio") != "0" && r.set["every_n"] == "" {
 		refusal.EveryN = 0 // a ratio that was asked for is meant
 	}
+	r.Expect(refusal.Ratio >= 0 && (refusal.EveryN > 0) != (refusal.Ratio > 0), "parameters: want every_n or a ratio, one of them above 0, not %v", refusal)
 	r.Expect(refusal.EveryN != 1 && refusal.Ratio <= 0.9, "parameters: %v would refuse everything for ever", refusal)
 	for op := range strings.SplitSeq(r.param("ops"), ",") {
 		refusal.Ops = append(refusal.Ops, outbox.Op(strings.TrimSpace(op)))
+		r.Expect(slices.Contains([]string{"upsert", "delete"}, strings.TrimSpace(op)), "parameter ops: %q is neither upsert nor delete", op)
 	}
 	return refusal
 }

@@ -232,6 +232,6 @@ func (r *run) awaitReadiness(m *rig.Member, status int, probe string) {
 
 // refuse makes the member's proxy refuse documents until the faults are undone.
 func (r *run) refuse(m *rig.Member, what string, refusal proxy.Refusal) {
-	r.inject(what+refusal.String(), func(context.Context) error { return m.Tap.Refuse(refusal) },
+	r.inject(what+refusal.String(), func(context.Context) error { m.Tap.Refuse(refusal); return nil },
 		func(context.Context) error { m.Tap.Clear(); return nil })
 }

@@ -143,7 +143,7 @@ func corrupt(name, about string, draw func(*Dice, *Params), forms ...proxy.Fault
 			f := form(i)
 			i.hits = i.corrupted(f.Kind)
 			for _, m := range i.Members() {
-				i.Must(m.Tap.Inject(f))
+				m.Tap.Inject(f)
 			}
 		},
 		Observe: func(i *Injection) {

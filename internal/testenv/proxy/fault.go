@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -47,18 +46,6 @@ type Fault struct {
 	Items      int           // TooManyItems, DiskFullItems: one of so many items, at least one; 0 means all
 	Bytes      int64         // TooLarge
 	RetryAfter time.Duration // TooMany, DiskFull: in the header of that name, in whole seconds; 0 means none
-}
-
-func (f Fault) validate() error {
-	kinds := []Kind{TooMany, TooManyItems, TooLarge, DiskFull, DiskFullItems, Truncated, Garbled, MissingItems, SwappedIDs}
-	switch {
-	case !slices.Contains(kinds, f.Kind):
-		return fmt.Errorf("fault %q: no such kind", f.Kind)
-	case f.Every < 0 || f.Items < 0 || f.Bytes < 0 || f.RetryAfter < 0:
-		return fmt.Errorf("fault %q: want no number below zero", f.Kind)
-	default:
-		return nil
-	}
 }
 
 type injection struct {
@@ -250,37 +237,6 @@ func (r Refusal) ops() string {
 	return strings.Join(names, ",")
 }
 
-func (r Refusal) validate() error {
-	var errs []error
-	if r.Status < 400 || r.Status > 499 {
-		errs = append(errs, fmt.Errorf("status %d: want a 4xx", r.Status))
-	}
-	ways := 0
-	for _, set := range []bool{r.EveryN != 0, r.Ratio != 0, len(r.IDs) > 0} {
-		if set {
-			ways++
-		}
-	}
-	if ways != 1 {
-		errs = append(errs, errors.New("want one of: every n-th, a ratio, documents"))
-	}
-	if r.EveryN < 0 {
-		errs = append(errs, fmt.Errorf("every %d: want 1 or more", r.EveryN))
-	}
-	if r.Ratio < 0 || r.Ratio > 1 {
-		errs = append(errs, fmt.Errorf("ratio %v: want 0 to 1", r.Ratio))
-	}
-	for _, op := range r.Ops {
-		if op != outbox.Upsert && op != outbox.Delete {
-			errs = append(errs, fmt.Errorf("op %q: want upsert or delete", op))
-		}
-	}
-	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("refusal: %w", err)
-	}
-	return nil
-}
-
 // refusing is the current refusal with its counts.
 type refusing struct {
 	Refusal
@@ -336,14 +292,10 @@ func (r *refusing) marks(hit bool) http.Header {
 }
 
 // Refuse replaces the refusal; Clear ends it.
-func (t *Tap) Refuse(r Refusal) error {
-	if err := r.validate(); err != nil {
-		return err
-	}
+func (t *Tap) Refuse(r Refusal) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.refusing = newRefusing(r)
-	return nil
 }
 
 // Refusals returns the counts of the current refusal.

@@ -279,15 +279,8 @@ func TestLinkRefusals(t *testing.T) {
 		t.Errorf("NewLink: got %v, want that the port is missing", err)
 	}
 	p := newPair(t)
-	for want, err := range map[string]error{
-		"latency -1s give or take 0s: want neither below zero":             p.link.Latency(-time.Second, 0),
-		"latency 1s give or take 2s: want a jitter of at most the latency": p.link.Latency(time.Second, 2*time.Second),
-		"reset after -1 bytes: want 0 or more":                             p.link.ResetAfter(-1),
-		"link: want a URL with a host":                                     second(p.link.Through("dbname=x password=secret")),
-	} {
-		if err == nil || err.Error() != want {
-			t.Errorf("got %v, want %q", err, want)
-		}
+	if _, err := p.link.Through("dbname=x password=secret"); err == nil || err.Error() != "link: want a URL with a host" {
+		t.Errorf("Through: got %v, want an error without the password", err)
 	}
 	got, err := p.link.Through("postgres://u:p@db.example:5432/x?sslmode=disable")
 	if want := "postgres://u:p@" + p.link.Addr() + "/x?sslmode=disable"; err != nil || got != want {
@@ -299,5 +292,3 @@ func TestLinkRefusals(t *testing.T) {
 		t.Errorf("Heal after Close: got %v, want %v", err, errLinkClosed)
 	}
 }
-
-func second[T any](_ T, err error) error { return err }
