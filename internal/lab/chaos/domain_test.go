@@ -32,11 +32,11 @@ func TestShortRunOfTheShopIsClean(t *testing.T) {
 // A build whose triggers forget the parent that a child has left cannot pass.
 func TestShortRunOfTheShopRejectsLostMoves(t *testing.T) {
 	t.Parallel()
-	overlay, err := rig.Replaced(t.Context(), "migrations/sql/outbox_watch.sql", "(values {old_ids}, {new_ids})", "(values {new_ids})")
+	variant, err := rig.Replaced(t.Context(), "migrations/sql/outbox_watch.sql", "(values {old_ids}, {new_ids})", "(values {new_ids})")
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, result, err := short(t, overlay, Options{Domain: Shop, Faults: 1, Only: []string{faults.SIGKILL}, Seed: 17})
+	out, result, err := short(t, variant, Options{Domain: Shop, Faults: 1, Only: []string{faults.SIGKILL}, Seed: 17})
 	if err == nil || result.Stale == 0 || !strings.Contains(out, "variants is") {
 		t.Errorf("verdict: got %v with %+v, want stale documents", err, result)
 	}

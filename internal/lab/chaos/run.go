@@ -226,11 +226,11 @@ func (r *run) build(ctx context.Context) (err error) {
 	if r.opts.schedule().contains(faults.SkewedClock, r.opts.Faults) {
 		r.screen.Line("Building weft with a wrong wall clock …")
 		r.target.Skew = skew(r.opts.Seed)
-		overlay, err := rig.SkewedClock(ctx, r.target.Skew)
+		variant, err := rig.SkewedClock(ctx, r.target.Skew)
 		if err != nil {
 			return err
 		}
-		if r.target.Skewed, err = rig.Build(ctx, r.builds(), overlay); err != nil {
+		if r.target.Skewed, err = rig.Build(ctx, r.builds(), variant); err != nil {
 			return err
 		}
 	}

@@ -19,10 +19,10 @@ import (
 
 // short is a run of a few cheap faults on the test's servers. It returns what was to
 // be seen, the figures and the verdict.
-func short(t *testing.T, overlay map[string][]byte, opts Options) (string, *Result, error) {
+func short(t *testing.T, variant *rig.Variant, opts Options) (string, *Result, error) {
 	t.Helper()
 	dir := t.TempDir()
-	binary, err := rig.Build(t.Context(), dir, overlay)
+	binary, err := rig.Build(t.Context(), dir, variant)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,11 +105,11 @@ func TestShortRunRejectsSettlesWithoutALease(t *testing.T) {
 	t.Parallel()
 	const closes = `	q.Queue(b.store.sql("close_lease"), b.store.cfg.Group, b.epoch, b.store.cfg.Owner, [16]byte(b.batch))
 `
-	overlay, err := rig.Replaced(t.Context(), "outbox/settle.go", closes, "if len(in)%2 == 1 {\n"+closes+"} else {\nq.Queue(\"select\")\n}\n")
+	variant, err := rig.Replaced(t.Context(), "outbox/settle.go", closes, "if len(in)%2 == 1 {\n"+closes+"} else {\nq.Queue(\"select\")\n}\n")
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, result, err := short(t, overlay, Options{Faults: 1, Only: []string{faults.SIGKILL}, Seed: 15})
+	out, result, err := short(t, variant, Options{Faults: 1, Only: []string{faults.SIGKILL}, Seed: 15})
 	if err == nil || result.Unleased == 0 || !strings.Contains(out, "verdicts without a lease") {
 		t.Errorf("verdict: got %v with %+v, want verdicts without a lease", err, result)
 	}
@@ -118,14 +118,14 @@ func TestShortRunRejectsSettlesWithoutALease(t *testing.T) {
 // A build that writes documents without their versions cannot pass.
 func TestShortRunRejectsWritesWithoutVersions(t *testing.T) {
 	t.Parallel()
-	overlay, err := rig.Replaced(t.Context(), "projections/elastic/encode.go", `	dst = append(dst, `+"`"+`,"version":`+"`"+`...)
+	variant, err := rig.Replaced(t.Context(), "projections/elastic/encode.go", `	dst = append(dst, `+"`"+`,"version":`+"`"+`...)
 	dst = strconv.AppendInt(dst, a.Version, 10)
 	dst = append(dst, `+"`"+`,"version_type":"external_gte"}}`+"`"+`...)
 `, "	dst = strconv.AppendInt(dst, a.Version, 10)[:len(dst)]\n	dst = append(dst, `}}`...)\n")
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, result, err := short(t, overlay, Options{Faults: 1, Only: []string{faults.SIGKILL}, Seed: 12})
+	out, result, err := short(t, variant, Options{Faults: 1, Only: []string{faults.SIGKILL}, Seed: 12})
 	if err == nil || result.Regressions+result.Stale == 0 || !strings.Contains(out, "FAIL: ") {
 		t.Errorf("verdict: got %v with %+v, want regressions or stale documents", err, result)
 	}
@@ -134,12 +134,12 @@ func TestShortRunRejectsWritesWithoutVersions(t *testing.T) {
 // A build in which events pass earlier ones that wait for their retry cannot pass.
 func TestShortRunRejectsOvertaking(t *testing.T) {
 	t.Parallel()
-	overlay, err := rig.Replaced(t.Context(), "outbox/sql/lease.sql",
+	variant, err := rig.Replaced(t.Context(), "outbox/sql/lease.sql",
 		"where q.entity_id = d.entity_id and q.entity_type = d.entity_type", "where false and q.entity_id = d.entity_id and q.entity_type = d.entity_type")
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, result, err := short(t, overlay, Options{Faults: 3, Only: []string{faults.Throttle429}, Seed: 13})
+	out, result, err := short(t, variant, Options{Faults: 3, Only: []string{faults.Throttle429}, Seed: 13})
 	if err == nil || result.OutOfOrder == 0 || !strings.Contains(out, "events out of order") {
 		t.Errorf("verdict: got %v with %+v, want events out of order", err, result)
 	}

@@ -5,11 +5,10 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -23,34 +22,37 @@ const (
 	pureGo       = "CGO_ENABLED=0"
 )
 
-// Build compiles the production binary into dir and returns its path. overlay replaces
-// the contents of source files; they are named from the root of the module
-// (outbox/settle.go), or of the standard library with "GOROOT:" in front
-// (GOROOT:time/time.go). Each overlay has a binary of its own.
-func Build(ctx context.Context, dir string, overlay map[string][]byte) (binary string, err error) {
-	return build(ctx, dir, mainPackage, "weft", overlay)
+// Variant is a source file with other contents, of the module or of the standard library.
+type Variant struct {
+	path string // of the original
+	text []byte
 }
 
-func build(ctx context.Context, dir, pkg, name string, overlay map[string][]byte) (string, error) {
+// Build compiles the production binary into dir and returns its path. Each variant, of which nil is none,
+// has a binary of its own.
+func Build(ctx context.Context, dir string, v *Variant) (binary string, err error) {
+	return build(ctx, dir, mainPackage, "weft", v)
+}
+
+func build(ctx context.Context, dir, pkg, name string, v *Variant) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, buildTimeout)
 	defer cancel()
-	args := []string{"go", "build"}
-	if len(overlay) > 0 {
-		text, err := json.Marshal(overlay)
-		if err != nil {
-			return "", fmt.Errorf("overlay of %s: %w", name, err)
-		}
-		name += fmt.Sprintf("-%x", sha256.Sum256(text))[:13]
-		file, err := writeOverlay(ctx, filepath.Join(dir, name+".overlay"), overlay)
-		if err != nil {
-			return "", fmt.Errorf("overlay of %s: %w", name, err)
-		}
-		args = append(args, "-overlay", file)
-	}
-	binary, err := filepath.Abs(filepath.Join(dir, name))
+	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return "", fmt.Errorf("build %s: %w", name, err)
 	}
+	args := []string{"go", "build"}
+	if v != nil {
+		name += fmt.Sprintf("-%x", sha256.Sum256(append([]byte(v.path), v.text...)))[:13]
+		in := filepath.Join(dir, name+".overlay")
+		with, list := filepath.Join(in, filepath.Base(v.path)), filepath.Join(in, "overlay.json")
+		text, err := json.Marshal(map[string]any{"Replace": map[string]string{v.path: with}})
+		if err = errors.Join(err, os.MkdirAll(in, 0o755), os.WriteFile(with, v.text, 0o644), os.WriteFile(list, text, 0o644)); err != nil {
+			return "", fmt.Errorf("overlay of %s: %w", name, err)
+		}
+		args = append(args, "-overlay", list)
+	}
+	binary := filepath.Join(dir, name)
 	_, err = process.Tool{Env: []string{pureGo}}.Run(ctx, append(args, "-o", binary, pkg)...)
 	return binary, Wrap("build "+name, err)
 }
@@ -86,38 +88,10 @@ func BuildRevision(ctx context.Context, dir, revision string) (binary string, er
 	return binary, nil
 }
 
-// writeOverlay writes the contents below dir and returns the file for go build.
-func writeOverlay(ctx context.Context, dir string, overlay map[string][]byte) (string, error) {
-	dir, err := filepath.Abs(dir)
-	if err != nil {
-		return "", err
-	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return "", err
-	}
-	replace := map[string]string{}
-	for n, file := range slices.Sorted(maps.Keys(overlay)) {
-		original, err := locate(ctx, file)
-		if err != nil {
-			return "", err
-		}
-		with := filepath.Join(dir, fmt.Sprintf("%d-%s", n, filepath.Base(original)))
-		if err := os.WriteFile(with, overlay[file], 0o644); err != nil {
-			return "", err
-		}
-		replace[original] = with
-	}
-	text, err := json.Marshal(map[string]any{"Replace": replace})
-	if err != nil {
-		return "", err
-	}
-	list := filepath.Join(dir, "overlay.json")
-	return list, os.WriteFile(list, text, 0o644)
-}
-
-// Replaced returns the overlay in which old, which must occur exactly once in file, is
-// replaced by with. file is named as in [Build].
-func Replaced(ctx context.Context, file, old, with string) (map[string][]byte, error) {
+// Replaced returns the variant in which old, which must occur exactly once in file, is replaced by with.
+// file is named from the root of the module (outbox/settle.go), or of the standard library with
+// "GOROOT:" in front (GOROOT:time/time.go).
+func Replaced(ctx context.Context, file, old, with string) (*Variant, error) {
 	path, err := locate(ctx, file)
 	if err != nil {
 		return nil, err
@@ -129,23 +103,23 @@ func Replaced(ctx context.Context, file, old, with string) (map[string][]byte, e
 	if n := bytes.Count(text, []byte(old)); n != 1 {
 		return nil, fmt.Errorf("source %s: %q occurs %d times, want once", file, old, n)
 	}
-	return map[string][]byte{file: bytes.Replace(text, []byte(old), []byte(with), 1)}, nil
+	return &Variant{path, bytes.Replace(text, []byte(old), []byte(with), 1)}, nil
 }
 
-// SkewedClock returns the overlay of a program whose wall clock is off by by: all that
+// SkewedClock returns the variant of a program whose wall clock is off by by: all that
 // package time reads of it, and none of the monotonic readings.
-func SkewedClock(ctx context.Context, by time.Duration) (overlay map[string][]byte, err error) {
+func SkewedClock(ctx context.Context, by time.Duration) (v *Variant, err error) {
 	const read = "func Now() Time {\n\tsec, nsec, mono := runtimeNow()\n"
 	seconds, rest := by/time.Second, by%time.Second
 	if rest < 0 {
 		seconds, rest = seconds-1, rest+time.Second
 	}
-	overlay, err = Replaced(ctx, rootPrefix+"time/time.go", read, read+fmt.Sprintf(
+	v, err = Replaced(ctx, rootPrefix+"time/time.go", read, read+fmt.Sprintf(
 		"\tsec += %d\n\tif nsec += %d; nsec >= 1e9 {\n\t\tsec, nsec = sec+1, nsec-1e9\n\t}\n", seconds, rest))
-	return overlay, Wrap("this Go version reads the clock in another way", err)
+	return v, Wrap("this Go version reads the clock in another way", err)
 }
 
-// locate returns where a file of an overlay is.
+// locate returns where a source file is.
 func locate(ctx context.Context, file string) (path string, err error) {
 	rel, std := strings.CutPrefix(file, rootPrefix)
 	if !filepath.IsLocal(rel) {
@@ -161,7 +135,5 @@ func locate(ctx context.Context, file string) (path string, err error) {
 	if err != nil {
 		return "", err
 	}
-	path = filepath.Join(root, filepath.FromSlash(rel))
-	_, err = os.Stat(path)
-	return path, Wrap("source", err)
+	return filepath.Join(root, filepath.FromSlash(rel)), nil
 }

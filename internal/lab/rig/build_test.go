@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// clocks builds the program with overlay and returns how far its wall clock is off, and
+// clocks builds the program and returns how far its wall clock is off, and
 // what is wrong with its monotonic one.
-func clocks(t *testing.T, dir string, overlay map[string][]byte) (binary string, off time.Duration) {
+func clocks(t *testing.T, dir string, v *Variant) (binary string, off time.Duration) {
 	t.Helper()
-	binary, err := build(t.Context(), dir, "./testdata/clock", "clock", overlay)
+	binary, err := build(t.Context(), dir, "./testdata/clock", "clock", v)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,31 +35,32 @@ func TestSkewedClock(t *testing.T) {
 	dir := t.TempDir()
 	binaries := map[string]bool{}
 	for _, by := range []time.Duration{0, 5 * time.Minute, -(5*time.Minute + 300*time.Millisecond)} {
-		var overlay map[string][]byte
+		var v *Variant
 		if by != 0 {
 			var err error
-			if overlay, err = SkewedClock(t.Context(), by); err != nil {
+			if v, err = SkewedClock(t.Context(), by); err != nil {
 				t.Fatal(err)
 			}
 		}
-		binary, off := clocks(t, dir, overlay)
+		binary, off := clocks(t, dir, v)
 		binaries[binary] = true
 		if (off - by).Abs() > 150*time.Millisecond {
 			t.Errorf("wall clock: off by %v, want %v", off, by)
 		}
 	}
 	if len(binaries) != 3 {
-		t.Errorf("binaries: got %v, want one per overlay", binaries)
+		t.Errorf("binaries: got %v, want one per variant", binaries)
 	}
 }
 
-func TestOverlayThatDoesNotApply(t *testing.T) {
+func TestVariantThatDoesNotApply(t *testing.T) {
 	t.Parallel()
 	const good = "outbox/settle.go"
 	for name, c := range map[string]struct {
 		file, old, want string
 	}{
 		"NoSuchFile":    {"outbox/none.go", "x", "none.go: no such file"},
+		"NoneOfGo":      {"GOROOT:time/none.go", "x", "time/none.go: no such file"},
 		"OutsideOfRoot": {"../settle.go", "x", "not below a root"},
 		"NotThere":      {good, "no such text", "occurs 0 times, want once"},
 		"Ambiguous":     {good, "\n", "times, want once"},
@@ -75,16 +76,11 @@ func TestOverlayThatDoesNotApply(t *testing.T) {
 
 func TestBuildReportsTheCompiler(t *testing.T) {
 	t.Parallel()
-	_, err := Build(t.Context(), t.TempDir(), map[string][]byte{"cmd/weft/main.go": []byte("package main\n\nfunc main() { nothing() }\n")})
-	if err == nil || !strings.Contains(err.Error(), "undefined: nothing") || !strings.Contains(err.Error(), "build weft-") {
-		t.Errorf("Build: got %v, want the compiler's words", err)
+	v, err := Replaced(t.Context(), "cmd/weft/main.go", "func main() {", "func main() { nothing()")
+	if err != nil {
+		t.Fatal(err)
 	}
-}
-
-func TestBuildNamesAMissingFile(t *testing.T) {
-	t.Parallel()
-	_, err := Build(t.Context(), t.TempDir(), map[string][]byte{"GOROOT:time/none.go": nil})
-	if err == nil || !strings.Contains(err.Error(), "time/none.go: no such file") {
-		t.Errorf("Build: got %v, want the file's name", err)
+	if _, err = Build(t.Context(), t.TempDir(), v); err == nil || !strings.Contains(err.Error(), "undefined: nothing") || !strings.Contains(err.Error(), "build weft-") {
+		t.Errorf("Build: got %v, want the compiler's words", err)
 	}
 }
