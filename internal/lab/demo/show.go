@@ -2,7 +2,6 @@ package demo
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -265,26 +264,13 @@ func (r *run) kill() (t takeover) {
 	r.Must(fault.Inject(r.Ctx))
 	r.MustDo("count claimed events", r.Pool.QueryRow(r.Ctx,
 		`select count(*) from `+rig.Outbox+`_live where status = 'processing' and epoch = $1`, t.From.Epoch).Scan(&t.Claimed))
-	r.followed(before, fault.At, &t)
+	r.Must(r.Succeeded(r.Ctx, t.From.Epoch))
+	log := rig.Try(history.Since(r.Ctx, r.Pool, rig.Outbox, r.Place.Group, before)).Must(r)
+	next := history.Takeovers(log, []history.FaultMark{{At: fault.At, Epoch: t.From.Epoch}})[0]
+	r.Expect(next.Happened(), "no event is settled under a newer epoch than %d", t.From.Epoch)
+	t.To = rig.Leadership{Epoch: next.Epoch, Instance: next.Instance}
+	t.Lead, t.Settle = next.Lead(), next.Settle()
 	r.Must(fault.Heal(r.Ctx))
 	r.Must(victim.Instance().Ready(r.Ctx))
 	return t
-}
-
-// followed waits until an event was settled under a newer epoch than t.From's, and fills t from
-// the record behind position.
-func (r *run) followed(position int64, killed time.Time, t *takeover) {
-	r.await(takeoverTimeout, watchPoll, "takeover from "+t.From.Instance, func(ctx context.Context) error {
-		log, err := history.Since(ctx, r.Pool, rig.Outbox, r.Place.Group, position)
-		if err != nil {
-			return err
-		}
-		next := history.Takeovers(log, []history.FaultMark{{At: killed, Epoch: t.From.Epoch}})[0]
-		if !next.Happened() {
-			return errors.New("no event is settled under a newer epoch")
-		}
-		t.To = rig.Leadership{Epoch: next.Epoch, Instance: next.Instance}
-		t.Lead, t.Settle = next.Lead(), next.Settle()
-		return nil
-	})
 }
