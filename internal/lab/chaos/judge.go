@@ -74,17 +74,12 @@ func (r *run) parts(end *history.End) (parts []judged) {
 func (r *Result) add(j *judged) {
 	v := j.Verdict
 	r.Bulk += len(j.Applied)
-	r.Lost += len(v.Lost)
-	r.OutOfOrder += len(v.OutOfOrder)
-	r.TwoClaimers += len(v.TwoActive)
-	r.Unleased += len(v.Unleased)
+	r.Add(v)
 	r.SentEarly += len(v.SentEarly)
-	r.Twice += len(v.Twice)
 	r.Kept += len(v.Kept)
 	r.Regressions += len(v.Regressions)
 	r.Resurrected += len(v.Resurrected)
 	r.Misplaced += len(v.Misplaced)
-	r.Failed += len(v.DeadLetters)
 	r.Converged = r.Converged && len(v.Diverged) == 0 && len(v.Unsettled) == 0
 }
 

@@ -22,8 +22,8 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 )
 
-// Result is what a run counted and measured; --json writes it. The counts from Unleased to Stale
-// must be 0 in a run that passes; [Result.Err] judges them all.
+// Result is what a run counted and measured; --json writes it. The counts from Broken to Stale
+// must be 0 in a run that passes, but for Failed; [Result.Err] judges them all.
 type Result struct {
 	Seed     uint64         `json:"seed"`     // of the schedule
 	Domain   string         `json:"domain"`   // wordloom or shop
@@ -35,7 +35,6 @@ type Result struct {
 	Seconds    float64  `json:"seconds"` // from the first fault until everything was drained
 	Produced   int      `json:"produced"`
 	Unknown    int      `json:"unknown"`     // events of commits that the producer got no answer to
-	Failed     int      `json:"failed"`      // events that ended in the dead letter
 	Bulk       int      `json:"bulk"`        // items of bulk requests
 	Unread     int      `json:"unread_bulk"` // bulk requests whose items are not in the record
 	Terms      int      `json:"terms"`       // of leadership, in all shards
@@ -54,20 +53,16 @@ type Result struct {
 	Leases     int    `json:"leases"`
 	Kept       int    `json:"kept"` // finished events that stayed in the table although they were to be archived or deleted
 
-	Unleased    int  `json:"unleased"`     // verdicts without a lease
-	SentEarly   int  `json:"sent_early"`   // items that were sent without a committed lease
-	Twice       int  `json:"done_twice"`   // events that were done or archived more than once
-	Lost        int  `json:"lost"`         // events without an end, and committed ones that were never recorded
-	OutOfOrder  int  `json:"out_of_order"` // events done before an earlier one of their entity
-	Regressions int  `json:"regressions"`  // writes that took a document to an older version
-	Resurrected int  `json:"resurrected"`  // deleted documents that came back by themselves
-	TwoClaimers int  `json:"two_claimers"` // acts under a term that was over, or that another instance holds
-	Misplaced   int  `json:"misplaced"`    // events and rows in a shard that is not their entity's
-	WallClock   int  `json:"wall_clock"`   // columns with times from an instance's clock instead of the database's
-	Surprises   int  `json:"surprises"`    // instances that ended by themselves, or badly
-	Missing     int  `json:"missing"`      // rows without a document
-	Extra       int  `json:"extra"`        // documents without a row
-	Stale       int  `json:"stale"`        // documents that differ from their row
+	verdict.Broken
+	SentEarly   int  `json:"sent_early"`  // items that were sent without a committed lease
+	Regressions int  `json:"regressions"` // writes that took a document to an older version
+	Resurrected int  `json:"resurrected"` // deleted documents that came back by themselves
+	Misplaced   int  `json:"misplaced"`   // events and rows in a shard that is not their entity's
+	WallClock   int  `json:"wall_clock"`  // columns with times from an instance's clock instead of the database's
+	Surprises   int  `json:"surprises"`   // instances that ended by themselves, or badly
+	Missing     int  `json:"missing"`     // rows without a document
+	Extra       int  `json:"extra"`       // documents without a row
+	Stale       int  `json:"stale"`       // documents that differ from their row
 	Converged   bool `json:"converged"`
 
 	TakeoverMS map[string]verdict.Latency `json:"takeover_ms"` // by name of the fault, in milliseconds
@@ -99,16 +94,14 @@ func (r *Result) Err() error {
 	if r.Upgrade != "" {
 		kept = 0 // an older build keeps them
 	}
-	counts := []verdict.Count{
-		{N: r.Lost, What: "lost events"}, {N: r.OutOfOrder, What: "events out of order"}, {N: r.Regressions, What: "writes back to an older version"},
-		{N: r.Resurrected, What: "resurrected documents"}, {N: r.TwoClaimers, What: "acts of a second claimer"},
-		{N: r.WallClock, What: "columns with times of another clock"}, {N: r.Unleased, What: "verdicts without a lease"},
+	counts := append(r.Counts(), []verdict.Count{
+		{N: r.Regressions, What: "writes back to an older version"}, {N: r.Resurrected, What: "resurrected documents"},
+		{N: r.WallClock, What: "columns with times of another clock"}, {N: r.SentEarly, What: "sends without a lease"},
 		{N: r.Misplaced, What: "events or rows in another shard than their entity's"},
-		{N: r.SentEarly, What: "sends without a lease"}, {N: r.Twice, What: "events done or archived twice"},
 		{N: kept, What: "finished events that stayed in the table"}, {N: r.Surprises, What: "instances that ended by themselves or badly"},
 		{N: r.Unread, What: "bulk requests that could not be read"},
 		{N: r.Missing, What: "missing documents"}, {N: r.Extra, What: "extra documents"}, {N: r.Stale, What: "stale documents"},
-	}
+	}...)
 	wrong := r.idle()
 	if r.Inexact && !r.Named {
 		wrong = append(wrong, byStatements)

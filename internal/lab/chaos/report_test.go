@@ -21,7 +21,7 @@ import (
 
 func clean() *Result {
 	return &Result{
-		Seed: 7, Faults: 3, Seconds: 12.5, Produced: 1000, Failed: 2, Bulk: 900, Leases: 40, Terms: 3, Converged: true,
+		Seed: 7, Faults: 3, Seconds: 12.5, Produced: 1000, Broken: verdict.Broken{Failed: 2}, Bulk: 900, Leases: 40, Terms: 3, Converged: true,
 		Injected: map[string]int{faults.SIGKILL: 2, faults.WriteBlock: 1}, Skipped: map[string]int{faults.Resign: 1},
 		TakeoverMS: map[string]verdict.Latency{faults.SIGKILL: {N: 2, P50: 83, P99: 1204, Max: 1204}}, Delayed: map[string]int{faults.SIGKILL: 5},
 	}
@@ -87,7 +87,7 @@ func TestResultErr(t *testing.T) {
 		"1 acts of a second claimer":          func(r *Result) { r.TwoClaimers = 1 },
 		"2 verdicts without a lease":          func(r *Result) { r.Unleased = 2 },
 		"3 sends without a lease":             func(r *Result) { r.SentEarly = 3 },
-		"1 events done or archived twice":     func(r *Result) { r.Twice = 1 },
+		"1 events done twice":                 func(r *Result) { r.Twice = 1 },
 		"1 finished events that stayed":       func(r *Result) { r.Kept = 1 },
 		"0 of 3 terms of the other build":     func(r *Result) { r.Upgrade = "v1" },
 		"3 of 3 terms of the other build":     func(r *Result) { r.Upgrade, r.OtherTerms = "v1", 3 },

@@ -95,15 +95,10 @@ func drain(log *history.Log, upTo int64) (events int, took time.Duration) {
 	return len(done), last.Sub(first)
 }
 
-// maxFindings is how many of a kind are printed.
-const maxFindings = 5
-
 func (v *outcome) write(w io.Writer) {
 	r := &v.result
-	for _, b := range append(v.Breaches(), history.Breach{Invariant: "dead letters", Findings: v.DeadLetters}) {
-		for _, line := range b.Lines(maxFindings) {
-			fmt.Fprintln(w, "  "+line)
-		}
+	for _, line := range v.Lines() {
+		fmt.Fprintln(w, "  "+line)
 	}
 	for _, d := range v.compared.Examples {
 		fmt.Fprintf(w, "  %v\n", d)

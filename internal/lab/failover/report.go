@@ -2,7 +2,6 @@ package failover
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -30,12 +29,7 @@ type Result struct {
 	Produced        int  `json:"produced"`          // events that the producer saw committed
 	Refused         int  `json:"refused"`           // transactions that it saw fail
 	LostWithPrimary int  `json:"lost_with_primary"` // acknowledged, and unknown to the new primary
-	Lost            int  `json:"lost"`              // of the events that the new primaries had
-	Unleased        int  `json:"unleased"`          // verdicts without a lease
-	Twice           int  `json:"done_twice"`
-	OutOfOrder      int  `json:"out_of_order"`
-	TwoClaimers     int  `json:"two_claimers"`
-	Failed          int  `json:"failed"`                         // dead letters
+	verdict.Broken       // of the events that the new primaries had
 	Ahead           int  `json:"ahead"`                          // documents newer than anything the new primary knew
 	Unnamed         int  `json:"unnamed"`                        // of these, not named by weft's alarm
 	Converged       bool `json:"converged"`                      // both stores are equal
@@ -44,9 +38,6 @@ type Result struct {
 
 	findings []string
 }
-
-// maxShown is how many findings of a kind are printed.
-const maxShown = 5
 
 // judge wants a stopped writer.
 func (r *run) judge(result *Result) {
@@ -57,12 +48,9 @@ func (r *run) judge(result *Result) {
 	acknowledged := slices.Concat(rig.Map(r.applications(), (*traffic.Application).Acknowledged)...)
 	kept := slices.DeleteFunc(slices.Clone(acknowledged), func(e history.Enqueued) bool { return r.gone[e] })
 	v := history.Check(history.Run{Log: log, Acknowledged: kept})
-	for _, b := range append(v.Breaches(), history.Breach{Invariant: "dead letters", Findings: v.DeadLetters}) {
-		result.findings = append(result.findings, b.Lines(maxShown)...)
-	}
+	result.Add(v)
+	result.findings = v.Lines()
 	result.Produced, result.Refused, result.LostWithPrimary, result.Inexact = len(acknowledged), r.app.Refused(), len(r.gone), !log.Exact
-	result.Lost, result.Unleased, result.Twice = len(v.Lost), len(v.Unleased), len(v.Twice)
-	result.OutOfOrder, result.TwoClaimers, result.Failed = len(v.OutOfOrder), len(v.TwoActive), len(v.DeadLetters)
 	result.Converged = end.Compared.Equal()
 	for _, d := range end.Compared.Examples {
 		result.findings = append(result.findings, d.String())
@@ -102,12 +90,8 @@ func (r *Result) Err() error {
 	if !r.Converged {
 		wrong = append(wrong, "the stores differ")
 	}
-	return verdict.Clean("failover", []verdict.Count{
-		{N: r.Lost, What: "lost events"}, {N: r.Unleased, What: "verdicts without a lease"}, {N: r.Twice, What: "events done twice"},
-		{N: r.OutOfOrder, What: "events out of order"}, {N: r.TwoClaimers, What: "acts of a second claimer"},
-		{N: r.Failed, What: "dead letters"}, {N: r.Unnamed, What: "documents ahead of the source that no alarm named"},
-		{N: r.Unseen, What: "faults that did not happen"},
-	}, wrong...)
+	return verdict.Clean("failover", append(r.Counts(), verdict.Count{N: r.Failed, What: "dead letters"},
+		verdict.Count{N: r.Unnamed, What: "documents ahead of the source that no alarm named"}, verdict.Count{N: r.Unseen, What: "faults that did not happen"}), wrong...)
 }
 
 func (r *Result) write(w io.Writer) {
@@ -239,19 +223,14 @@ func (r *run) resumed(round *Round, before int64, promoted time.Time) {
 		if err != nil {
 			return err
 		}
-		for _, c := range log.Changes {
-			if !c.Done() || !c.Settles() || c.At.Before(promoted) {
-				continue
+		c, ok := log.FirstDoneAfter(promoted)
+		round.SettleMS, round.Instance, round.Epoch = millis(c.At.Sub(promoted)), c.Owner, c.Epoch
+		for _, t := range log.Terms {
+			if t.Epoch == c.Epoch && !t.At.Before(promoted) {
+				round.LeadMS, round.Instance = millis(t.At.Sub(promoted)), t.Instance
 			}
-			round.SettleMS, round.Instance, round.Epoch = millis(c.At.Sub(promoted)), c.Owner, c.Epoch
-			for _, t := range log.Terms {
-				if t.Epoch == c.Epoch && !t.At.Before(promoted) {
-					round.LeadMS, round.Instance = millis(t.At.Sub(promoted)), t.Instance
-				}
-			}
-			return nil
 		}
-		return errors.New("there is none")
+		return rig.Want(nil, ok, "there is none")
 	})
 }
 

@@ -37,18 +37,13 @@ type Result struct {
 	Drills   []*Drill `json:"drills"`
 	Seconds  float64  `json:"seconds"`
 
-	Produced    int  `json:"produced"` // events that the producer saw committed
-	Refused     int  `json:"refused"`  // transactions that it saw fail
-	Terms       int  `json:"terms"`
-	Lost        int  `json:"lost"`
-	OutOfOrder  int  `json:"out_of_order"`
-	TwoClaimers int  `json:"two_claimers"`
-	Unleased    int  `json:"unleased"` // verdicts without a lease
-	Twice       int  `json:"done_twice"`
-	Failed      int  `json:"failed"`    // events that ended in the dead letter
-	Misjudged   int  `json:"misjudged"` // machines in whose journal a line has not the priority of its level
-	LogLines    int  `json:"log_lines"` // that were looked at for that
-	Converged   bool `json:"converged"` // both stores are equal
+	Produced int `json:"produced"` // events that the producer saw committed
+	Refused  int `json:"refused"`  // transactions that it saw fail
+	Terms    int `json:"terms"`
+	verdict.Broken
+	Misjudged int  `json:"misjudged"` // machines in whose journal a line has not the priority of its level
+	LogLines  int  `json:"log_lines"` // that were looked at for that
+	Converged bool `json:"converged"` // both stores are equal
 
 	findings []string
 }
@@ -64,11 +59,7 @@ func (r *Result) Err() error {
 			wrong = append(wrong, fmt.Sprintf("nothing was settled for %.0f ms in an upgrade", d.PauseMS))
 		}
 	}
-	return verdict.Clean("the run", []verdict.Count{
-		{N: r.Lost, What: "lost events"}, {N: r.OutOfOrder, What: "events out of order"}, {N: r.TwoClaimers, What: "acts of a second claimer"},
-		{N: r.Unleased, What: "verdicts without a lease"}, {N: r.Twice, What: "events done twice"},
-		{N: r.Failed, What: "dead letters"}, {N: r.Misjudged, What: "journals with wrong priorities"},
-	}, wrong...)
+	return verdict.Clean("the run", append(r.Counts(), verdict.Count{N: r.Failed, What: "dead letters"}, verdict.Count{N: r.Misjudged, What: "journals with wrong priorities"}), wrong...)
 }
 
 // measure fills in the times of the drills from the record.

@@ -231,12 +231,9 @@ func (r *run) judge() {
 	v := history.Check(history.Run{Log: log, Acknowledged: acknowledged, End: end})
 	out := &r.result
 	out.Produced, out.Refused, out.Terms = len(acknowledged), r.stream.App.Refused(), len(log.Terms)
-	out.Lost, out.OutOfOrder, out.TwoClaimers, out.Failed = len(v.Lost), len(v.OutOfOrder), len(v.TwoActive), len(v.DeadLetters)
-	out.Unleased, out.Twice = len(v.Unleased), len(v.Twice)
+	out.Add(v)
 	out.Converged = len(v.Diverged) == 0 && len(v.Unsettled) == 0 && end.Compared.Equal()
-	for _, b := range v.Breaches() {
-		out.findings = append(out.findings, b.Lines(5)...)
-	}
+	out.findings = append(out.findings, v.Lines()...)
 	out.measure(log)
 }
 

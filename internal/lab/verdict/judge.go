@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv/collector"
+	"github.com/samuelhu324-dev/weft/internal/testenv/history"
 )
 
 // Result is what a verification says.
@@ -193,6 +194,35 @@ func WriteRows(w io.Writer, head []any, rows ...[]any) {
 type Count struct {
 	N    int
 	What string
+}
+
+// Broken counts what breaks an invariant of weft's, as the results of all programs have it. Failed is
+// legal: events that ended in the dead letter.
+type Broken struct {
+	Unleased    int `json:"unleased"`     // verdicts without a lease
+	Twice       int `json:"done_twice"`   // events that were done or archived more than once
+	Lost        int `json:"lost"`         // events without an end, and committed ones that were never recorded
+	OutOfOrder  int `json:"out_of_order"` // events done before an earlier one of their entity
+	TwoClaimers int `json:"two_claimers"` // acts under a term that was over, or that another instance holds
+	Failed      int `json:"failed"`
+}
+
+// Add counts what was found.
+func (b *Broken) Add(v *history.Verdict) {
+	b.Unleased += len(v.Unleased)
+	b.Twice += len(v.Twice)
+	b.Lost += len(v.Lost)
+	b.OutOfOrder += len(v.OutOfOrder)
+	b.TwoClaimers += len(v.TwoActive)
+	b.Failed += len(v.DeadLetters)
+}
+
+// Counts names what must be 0.
+func (b *Broken) Counts() []Count {
+	return []Count{
+		{b.Lost, "lost events"}, {b.OutOfOrder, "events out of order"}, {b.TwoClaimers, "acts of a second claimer"},
+		{b.Unleased, "verdicts without a lease"}, {b.Twice, "events done twice"},
+	}
 }
 
 // Clean returns nil when every count is 0 and nothing else is wrong. Otherwise the error

@@ -105,13 +105,17 @@ type Breach struct {
 	Findings  []Finding
 }
 
-// Lines returns the first findings, and how many more there are, for a person to read.
-func (b Breach) Lines(most int) (lines []string) {
-	for _, f := range b.Findings[:min(most, len(b.Findings))] {
-		lines = append(lines, fmt.Sprintf("%s: %v", b.Invariant, f))
-	}
-	if more := len(b.Findings) - most; more > 0 {
-		lines = append(lines, fmt.Sprintf("%s: %d more", b.Invariant, more))
+// Lines returns the first findings of each kind, dead letters included, and how many more there are, for
+// a person to read.
+func (v *Verdict) Lines() (lines []string) {
+	const most = 5
+	for _, b := range append(v.Breaches(), Breach{"dead letters", v.DeadLetters}) {
+		for _, f := range b.Findings[:min(most, len(b.Findings))] {
+			lines = append(lines, fmt.Sprintf("%s: %v", b.Invariant, f))
+		}
+		if more := len(b.Findings) - most; more > 0 {
+			lines = append(lines, fmt.Sprintf("%s: %d more", b.Invariant, more))
+		}
 	}
 	return lines
 }
