@@ -13,12 +13,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 
 	"github.com/google/uuid"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/traffic"
 	"github.com/samuelhu324-dev/weft/outbox"
@@ -79,26 +77,14 @@ func ReadCorpus(ctx context.Context, dir string) ([]Document, error) {
 	if err != nil {
 		return nil, fmt.Errorf("packages below %s: %w", dir, err)
 	}
-	perPackage := make([][]Document, len(dirs))
-	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(runtime.GOMAXPROCS(0))
-	for i, rel := range dirs {
-		g.Go(func() error {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			docs, err := readPackage(filepath.Join(dir, filepath.FromSlash(rel)), rel)
-			if err != nil {
-				return fmt.Errorf("package %s: %w", rel, err)
-			}
-			perPackage[i] = docs
-			return nil
-		})
+	var docs []Document
+	for _, rel := range dirs {
+		found, err := readPackage(filepath.Join(dir, filepath.FromSlash(rel)), rel)
+		if err = cmp.Or(err, ctx.Err()); err != nil {
+			return nil, fmt.Errorf("package %s: %w", rel, err)
+		}
+		docs = append(docs, found...)
 	}
-	if err := g.Wait(); err != nil {
-		return nil, err
-	}
-	docs := slices.Concat(perPackage...)
 	slices.SortStableFunc(docs, func(a, b Document) int {
 		return cmp.Or(cmp.Compare(a.Symbol, b.Symbol), cmp.Compare(a.Key.Type, b.Key.Type))
 	})
