@@ -78,13 +78,13 @@ func (r *run) probe(ctx context.Context) {
 	clients.Wait()
 }
 
-// gap waits for a commit by a probing client that began after at, and returns the longest time
+// gap waits for a commit by one of the clients that began after at, and returns the longest time
 // since from without a commit.
-func (r *run) gap(from, at time.Time) (began, ended time.Time) {
-	r.Must(rig.Await(r.Ctx, gapBound, poll, "commit of a probing client", func(context.Context) error {
-		return rig.Want(nil, slices.ContainsFunc(r.probes, func(app *traffic.Application) bool { return len(app.Answers(at)) > 0 }), "there is none")
+func (r *run) gap(clients []*traffic.Application, from, at time.Time) (began, ended time.Time) {
+	r.Must(rig.Await(r.Ctx, gapBound, poll, "commit of a client", func(context.Context) error {
+		return rig.Want(nil, slices.ContainsFunc(clients, func(app *traffic.Application) bool { return len(app.Answers(at)) > 0 }), "there is none")
 	}))
-	answers := r.answers(from)
+	answers := answers(clients, from)
 	for n, later := range answers[1:] {
 		if later.Sub(answers[n]) > ended.Sub(began) {
 			began, ended = answers[n], later
@@ -93,10 +93,10 @@ func (r *run) gap(from, at time.Time) (began, ended time.Time) {
 	return began, ended
 }
 
-// answers returns from, and when the probing clients saw commits afterwards.
-func (r *run) answers(from time.Time) []time.Time {
+// answers returns from, and when the clients saw commits afterwards.
+func answers(clients []*traffic.Application, from time.Time) []time.Time {
 	answers := []time.Time{from}
-	for _, app := range r.probes {
+	for _, app := range clients {
 		answers = append(answers, app.Answers(from)...)
 	}
 	slices.SortFunc(answers, time.Time.Compare)
@@ -106,7 +106,7 @@ func (r *run) answers(from time.Time) []time.Time {
 // away returns for how long the database took no writes between two times: commits may wait
 // again for a member that Patroni has just named synchronous.
 func (r *run) away(from, to time.Time) (sum time.Duration) {
-	answers := append(r.answers(from), to)
+	answers := append(answers(r.probes, from), to)
 	for n, later := range answers[1:] {
 		if later.After(to) {
 			later = to
@@ -146,7 +146,7 @@ func (r *run) throughFault(round *Round, fault *faults.Injection) {
 	for _, url := range replicas {
 		r.setReceiver(url, "alter system reset primary_conninfo", false)
 	}
-	began, ended := r.gap(from, injected)
+	began, ended := r.gap(r.probes, from, injected)
 	r.Pool.Reset()
 	r.resumed(round, before, ended)
 	settled := ended.Add(time.Duration(round.SettleMS * float64(time.Millisecond)))

@@ -4,8 +4,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"slices"
-	"text/tabwriter"
 	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/faults"
@@ -98,27 +98,24 @@ func (r *Result) write(w io.Writer) {
 	for _, f := range r.findings {
 		fmt.Fprintf(w, "  %s\n", f)
 	}
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	if r.Route == "" {
-		fmt.Fprintln(table, "round\tfault\tpromoted ms\tleads ms\tfirst settled ms\tproducer waited ms\tlost with primary\tahead\tnamed\t")
-		for n, round := range r.Rounds {
-			fmt.Fprintf(table, "%d\t%s\t%.0f\t%.0f\t%.0f\t%.0f\t%d\t%d\t%d\t\n", n+1, round.Fault, round.PromoteMS, round.LeadMS, round.SettleMS,
-				round.OutageMS, round.Lost, round.Ahead, round.Named)
-		}
-	} else {
-		fmt.Fprintln(table, "round\tfault\tdatabase away ms\tleads after ms\tfirst settled after ms\tlost with primary\tahead\tnamed\t")
-		for n, round := range r.Rounds {
-			fmt.Fprintf(table, "%d\t%s\t%.0f\t%.0f\t%.0f\t%d\t%d\t%d\t\n", n+1, round.Fault, round.GapMS, round.LeadMS, round.SettleMS, round.Lost, round.Ahead, round.Named)
-		}
+	first := "promoted ms" // each round has one of the two
+	if r.Route != "" {
+		first = "database away ms"
 	}
-	_ = table.Flush()
+	verdict.WriteRows(w, []any{"fault", first, "leads after ms", "first settled after ms", "producer waited ms", "lost with primary", "ahead", "named"}, rig.Map(r.Rounds, func(round Round) []any {
+		ms := []any{round.Fault}
+		for _, f := range []float64{round.PromoteMS + round.GapMS, round.LeadMS, round.SettleMS, round.OutageMS} {
+			ms = append(ms, math.Round(f))
+		}
+		return append(ms, round.Lost, round.Ahead, round.Named)
+	})...)
 	fmt.Fprintf(w, "%s replication, %d events committed, %d lost with a primary; of the rest %d lost, %d without a lease, %d done twice, %d out of order, %d failed; %d acts of a second claimer\n",
 		r.Replication, r.Produced, r.LostWithPrimary, r.Lost, r.Unleased, r.Twice, r.OutOfOrder, r.Failed, r.TwoClaimers)
-	verdict := "PASS"
+	said := "PASS"
 	if err := r.Err(); err != nil {
-		verdict = "FAIL"
+		said = "FAIL"
 	}
-	fmt.Fprintf(w, "%s (seed %d)\n", verdict, r.Seed)
+	fmt.Fprintf(w, "%s (seed %d)\n", said, r.Seed)
 }
 
 // Round is one loss of the primary. Times are in milliseconds.
@@ -172,8 +169,8 @@ func (r *run) round() *Round {
 	r.primary, r.replica = r.replica, r.primary
 	r.Pool.Reset()
 	r.resumed(round, before, promoted)
-	waited := rig.Try(r.app.Outage(r.Ctx, promoted)).Must(r)
-	round.OutageMS = millis(waited)
+	without, again := r.gap([]*traffic.Application{r.app}, began, promoted)
+	round.OutageMS = millis(again.Sub(without))
 	r.examine(round)
 	r.Must(r.Servers.MakeReplica(r.Ctx, r.replica, r.opts.Replication))
 	return round

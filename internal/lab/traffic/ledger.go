@@ -11,7 +11,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
@@ -66,10 +65,7 @@ func (l *Ledger) acknowledge(began time.Time, events []outbox.NewEvent) {
 	l.answers = append(l.answers, answer{began, time.Now()})
 }
 
-const (
-	defaultTimeout = 15 * time.Second
-	answerPeriod   = 5 * time.Millisecond
-)
+const defaultTimeout = 15 * time.Second
 
 // transact runs one transaction to its end, whatever becomes of ctx, and enters the events that
 // work has written. A timeout of 0 is 15 s.
@@ -134,19 +130,4 @@ func (l *Ledger) Answers(at time.Time) (answered []time.Time) {
 		}
 	}
 	return answered
-}
-
-// Outage waits for the answer to a transaction that began after at, and returns how long the
-// application had been without an answer then.
-func (l *Ledger) Outage(ctx context.Context, at time.Time) (time.Duration, error) {
-	for {
-		answers := look(l, func() []answer { return l.answers })
-		i := slices.IndexFunc(answers, func(a answer) bool { return a.began.After(at) })
-		if i > 0 {
-			return answers[i].at.Sub(answers[i-1].at), nil
-		}
-		if err := rig.Sleep(ctx, answerPeriod); err != nil {
-			return 0, fmt.Errorf("the application had no answer: %w", err)
-		}
-	}
 }
