@@ -163,10 +163,10 @@ func lineOf(t *testing.T, in *instance, s collector.Span, event uuid.UUID) {
 // notice, and neither does the stop.
 func TestTracesCollectorFaults(t *testing.T) {
 	t.Parallel()
-	for name, answer := range map[string]func(context.Context) error{
+	for name, answer := range map[string]func(context.Context, collector.Sent) error{
 		"Down":   nil,
-		"Slow":   func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
-		"Errors": func(context.Context) error { return fmt.Errorf("no room") },
+		"Slow":   func(ctx context.Context, _ collector.Sent) error { <-ctx.Done(); return ctx.Err() },
+		"Errors": func(context.Context, collector.Sent) error { return fmt.Errorf("no room") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/samuelhu324-dev/weft/internal/telemetry"
 	"github.com/samuelhu324-dev/weft/internal/testenv"
+	"github.com/samuelhu324-dev/weft/internal/testenv/collector"
 )
 
 // TestTracingWithoutACollector: nothing waits for it, not even the end.
@@ -53,7 +54,7 @@ func TestTracingRefused(t *testing.T) {
 			t.Parallel()
 			c := newCollector(t)
 			var healthy atomic.Bool
-			c.Answer(func(context.Context) error {
+			c.Answer(func(context.Context, collector.Sent) error {
 				if healthy.Load() {
 					return nil
 				}
@@ -87,7 +88,7 @@ func TestTracingSlow(t *testing.T) {
 		t.Run(protocol, func(t *testing.T) {
 			t.Parallel()
 			c := newCollector(t)
-			c.Answer(func(ctx context.Context) error {
+			c.Answer(func(ctx context.Context, _ collector.Sent) error {
 				<-ctx.Done()
 				return ctx.Err()
 			})

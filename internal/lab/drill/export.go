@@ -18,7 +18,6 @@ import (
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
-	traces "go.opentelemetry.io/proto/otlp/trace/v1"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
@@ -337,12 +336,13 @@ func (f *forwarder) attach(c *collector.Collector) {
 	if f == nil {
 		return
 	}
-	c.Forward(func(ctx context.Context, spans []*traces.ResourceSpans) {
+	c.Answer(func(ctx context.Context, spans collector.Sent) error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), forwardBound)
 		defer cancel()
 		if err := f.client.UploadTraces(ctx, spans); err != nil {
 			f.lost.Add(1)
 		}
+		return nil
 	})
 }
 

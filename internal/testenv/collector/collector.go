@@ -36,8 +36,7 @@ type Collector struct {
 	mu      sync.Mutex
 	spans   []Span
 	headers map[string]string // of the last request, names in lower case
-	answer  func(context.Context) error
-	forward func(context.Context, []*traces.ResourceSpans)
+	answer  func(context.Context, Sent) error
 }
 
 // Start listens on free loopback ports. Close must be called.
@@ -70,19 +69,15 @@ func (c *Collector) Close() {
 	c.wait.Wait()
 }
 
-// Answer makes f decide about each request before it is taken: it may wait, and its
+// Sent is what a request brings.
+type Sent = []*traces.ResourceSpans
+
+// Answer makes f see and decide about each request before it is taken: it may wait, and its
 // error refuses the request as unavailable. nil takes everything.
-func (c *Collector) Answer(f func(context.Context) error) {
+func (c *Collector) Answer(f func(context.Context, Sent) error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.answer = f
-}
-
-// Forward makes f see all that is taken, before the sender has its answer.
-func (c *Collector) Forward(f func(context.Context, []*traces.ResourceSpans)) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.forward = f
 }
 
 // Spans returns what has been received, in that order.
@@ -107,18 +102,14 @@ func (c *Collector) take(ctx context.Context, headers map[string][]string, req *
 	answer := c.answer
 	c.mu.Unlock()
 	if answer != nil {
-		if err := answer(ctx); err != nil {
+		if err := answer(ctx, req.GetResourceSpans()); err != nil {
 			return err
 		}
 	}
 	spans := read(req)
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.spans = append(c.spans, spans...)
-	forward := c.forward
-	c.mu.Unlock()
-	if forward != nil {
-		forward(ctx, req.GetResourceSpans())
-	}
 	return nil
 }
 
