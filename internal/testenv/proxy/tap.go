@@ -42,12 +42,11 @@ type Tap struct {
 
 	ctx     context.Context //nolint:containedctx // of the requests that outlive their senders
 	cancel  context.CancelFunc
-	closing chan struct{}
+	closing context.CancelFunc // drops what is held
+	dropped context.Context    //nolint:containedctx // done by closing
 	holding atomic.Int64
 
 	mu       sync.Mutex
-	closed   bool
-	active   sync.WaitGroup
 	faults   []*injection
 	refusing *refusing // nil: nothing is refused
 	drawn    uint64
@@ -69,8 +68,7 @@ type upstreamKey struct{}
 func NewTap(instance, upstream string, rec *Recorder) (_ *Tap, err error) {
 	t := &Tap{
 		instance: instance, rec: rec, injected: map[Kind]int{},
-		http:    &http.Transport{DisableCompression: true, MaxIdleConnsPerHost: 16},
-		closing: make(chan struct{}),
+		http: &http.Transport{DisableCompression: true, MaxIdleConnsPerHost: 16},
 	}
 	defer func() {
 		for _, n := range t.nodes {
@@ -91,6 +89,7 @@ func NewTap(instance, upstream string, rec *Recorder) (_ *Tap, err error) {
 		t.nodes = append(t.nodes, node{listener, u})
 	}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
+	t.dropped, t.closing = context.WithCancel(t.ctx)
 	quiet := zap.NewStdLog(zap.NewNop())
 	t.pass = &httputil.ReverseProxy{
 		Transport: t, ErrorLog: quiet, FlushInterval: -1, // what comes before a broken end, too
@@ -104,7 +103,7 @@ func NewTap(instance, upstream string, rec *Recorder) (_ *Tap, err error) {
 		Handler: http.HandlerFunc(t.handle), ReadHeaderTimeout: headerTimeout, ErrorLog: quiet,
 		BaseContext: func(l net.Listener) context.Context {
 			n, _ := l.(node)
-			return context.WithValue(context.Background(), upstreamKey{}, n.upstream)
+			return context.WithValue(t.ctx, upstreamKey{}, n.upstream)
 		},
 	}
 	for _, n := range t.nodes {
@@ -180,21 +179,13 @@ func (t *Tap) Release() {
 // Held returns how many requests are kept at the moment.
 func (t *Tap) Held() int { return int(t.holding.Load()) }
 
-// Close ends the tap's connections, drops held requests, waits up to 10 s for requests in
-// flight, and records them.
+// Close drops held requests, waits up to 10 s for requests in flight, which it records, and ends the
+// tap's connections.
 func (t *Tap) Close() error {
-	t.mu.Lock()
-	again := t.closed
-	t.closed = true
-	t.mu.Unlock()
-	if again {
-		return nil
-	}
-	close(t.closing)
-	err := t.server.Close()
-	t.serving.Wait()
+	t.closing()
 	patience := time.AfterFunc(closeGrace, t.cancel)
-	t.active.Wait()
+	err := t.server.Shutdown(context.Background())
+	t.serving.Wait()
 	patience.Stop()
 	t.cancel()
 	t.http.CloseIdleConnections()
@@ -206,21 +197,11 @@ func (t *Tap) Close() error {
 
 // handle is the HTTP handler.
 func (t *Tap) handle(w http.ResponseWriter, r *http.Request) {
-	t.mu.Lock()
-	closed := t.closed
-	if !closed {
-		t.active.Add(1)
-	}
-	t.mu.Unlock()
-	if closed {
-		panic(http.ErrAbortHandler)
-	}
-	defer t.active.Done()
-	if !isBulk(r) {
+	if isBulk(r) {
+		t.bulk(w, r)
+	} else {
 		t.pass.ServeHTTP(w, r)
-		return
 	}
-	t.bulk(w, r)
 }
 
 // strikes returns the fault that a request meets, or nil.
@@ -250,7 +231,7 @@ func (t *Tap) wait() (kept, ok bool) {
 	select {
 	case <-gate:
 		return true, true
-	case <-t.closing:
+	case <-t.dropped.Done():
 		return true, false
 	}
 }
