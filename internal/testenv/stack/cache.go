@@ -27,9 +27,9 @@ type cache struct {
 	fetching sync.Mutex
 }
 
-// CacheDir returns the directory of fetched and built programs: weft in the user's cache
+// cacheDir returns the directory of fetched programs: weft in the user's cache
 // directory. Root's home does not do: the servers run as another user, who cannot enter it.
-func CacheDir() (string, error) {
+func cacheDir() (string, error) {
 	if os.Geteuid() == 0 {
 		return "/var/cache/weft", nil
 	}
@@ -42,39 +42,30 @@ func CacheDir() (string, error) {
 
 func (c *cache) path(a artifact) string { return filepath.Join(c.dir, "servers", a.dirName()) }
 
-func (c *cache) has(a artifact) bool { return there(c.path(a), a.proof) }
-
-func there(path, proof string) bool {
-	_, err := os.Stat(filepath.Join(path, proof))
+func (c *cache) has(a artifact) bool {
+	_, err := os.Stat(filepath.Join(c.path(a), a.proof))
 	return err == nil
 }
 
-// ensure returns the directory of the unpacked server, fetching it if need be.
+// ensure returns the directory of the unpacked server, fetching it if need be. It waits for another process that
+// does so.
 func (c *cache) ensure(ctx context.Context, a artifact) (string, error) {
 	home := c.path(a)
-	waiting := func() { c.report.line("%s: waiting for another process that fetches it", a.name) }
-	return home, Once(ctx, home, a.proof, waiting, func() error { return c.install(ctx, a, home) })
-}
-
-// Once makes something in a cache directory, unless its proof, a file below it, or where that is
-// empty path itself, is there. It waits for another process that does so, and calls waiting first.
-func Once(ctx context.Context, path, proof string, waiting func(), install func() error) error {
-	if there(path, proof) {
-		return nil
+	if c.has(a) {
+		return home, nil
 	}
-	dir := filepath.Dir(path)
-	if err := makeReadable(filepath.Dir(dir), dir); err != nil {
-		return fmt.Errorf("cache directory: %w", explainDisk(err, dir))
+	if err := makeReadable(c.dir, filepath.Dir(home)); err != nil {
+		return "", fmt.Errorf("cache directory: %w", explainDisk(err, home))
 	}
-	unlock, err := lockFile(ctx, path+".lock", waiting)
+	unlock, err := lockFile(ctx, home+".lock", func() { c.report.line("%s: waiting for another process that fetches it", a.name) })
 	if err != nil {
-		return fmt.Errorf("lock of the cache: %w", err)
+		return "", fmt.Errorf("lock of the cache: %w", err)
 	}
 	defer unlock()
-	if there(path, proof) {
-		return nil
+	if c.has(a) {
+		return home, nil
 	}
-	return install()
+	return home, c.install(ctx, a, home)
 }
 
 // install runs under the lock of the artifact, so a partial directory is that of a process

@@ -122,7 +122,7 @@ func provide(ctx context.Context, opts Options, report *reporter) (spec, error) 
 	}
 	what.OpenSearch = elasticPin.open
 
-	dir, err := CacheDir()
+	dir, err := cacheDir()
 	if err != nil {
 		return spec{}, err
 	}
@@ -236,7 +236,7 @@ func stateFileOr(given string) (string, error) {
 	if given != "" {
 		return filepath.Abs(given)
 	}
-	dir, err := CacheDir()
+	dir, err := cacheDir()
 	if err != nil {
 		return "", err
 	}

@@ -9,8 +9,7 @@
 //   - Every question has a deadline. A server that ends by itself is reported by Close
 //     with the end of its log.
 //   - Prometheus is that of the PATH, as Debian's package prometheus puts it there. Jaeger
-//     all-in-one is built from the sources that tools/jaeger pins, once for each version of
-//     it and of Go, and kept in the cache directory.
+//     all-in-one is built from the sources that tools/jaeger pins, and kept in Go's build cache.
 //
 // # What is not guaranteed
 //
