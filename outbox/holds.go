@@ -86,21 +86,16 @@ func (h Hold) String() string {
 // the hold, and whether it is a new one: a pause or a quarantine that is there already stays so as
 // it is. A throttle takes the place of an earlier one.
 func BeginHold(ctx context.Context, db DB, o HoldOrder, timeout time.Duration) (now *Hold, begun bool, err error) {
-	var args []any
 	switch {
 	case o.Kind == Throttle && (math.IsNaN(o.Rate) || o.Rate < MinRate || o.Rate > MaxRate):
 		err = fmt.Errorf("rate %g: want %g to %d events a second", o.Rate, MinRate, MaxRate)
-	case o.Kind == Throttle:
-		args = []any{o.Rate}
 	case o.Kind == Quarantine && (o.Entity.Type == "" || o.Entity.ID.IsZero()):
 		err = errors.New("the entity's type or id is missing")
-	case o.Kind == Quarantine:
-		args = []any{MaxQuarantined}
 	}
 	if err != nil {
 		return nil, false, wrapped(string(o.Kind), o.Projection, err)
 	}
-	if begun, err = o.run(ctx, db, string(o.Kind), "_begin", timeout, args...); err != nil {
+	if begun, err = o.run(ctx, db, string(o.Kind), "hold_begin", timeout, o.Rate, o.Entity.Type, o.Entity.ID.String(), MaxQuarantined); err != nil {
 		return nil, false, err
 	}
 	holds, err := ReadHolds(ctx, db, o.Group, o.Projection, timeout)
@@ -120,12 +115,12 @@ func BeginHold(ctx context.Context, db DB, o HoldOrder, timeout time.Duration) (
 
 // EndHold ends a hold, and returns whether there was one.
 func EndHold(ctx context.Context, db DB, o HoldOrder, timeout time.Duration) (ended bool, err error) {
-	return o.run(ctx, db, "end of the "+string(o.Kind), "_end", timeout)
+	return o.run(ctx, db, "end of the "+string(o.Kind), "hold_end", timeout, o.Entity.Type, o.Entity.ID.String())
 }
 
-// run sends the statement of a kind that answers with how many holds it has begun or ended. more are the parameters
+// run sends a statement that answers with how many holds it has begun or ended. more are the parameters
 // beside those that say who, why and of what.
-func (o HoldOrder) run(ctx context.Context, db DB, what, suffix string, timeout time.Duration, more ...any) (bool, error) {
+func (o HoldOrder) run(ctx context.Context, db DB, what, name string, timeout time.Duration, more ...any) (bool, error) {
 	err := LetterOrder{By: o.By, Why: o.Why}.Validate()
 	if o.Kind != Pause && o.Kind != Throttle && o.Kind != Quarantine {
 		err = fmt.Errorf("kind of hold %q: want pause, throttle or quarantine", o.Kind)
@@ -133,12 +128,9 @@ func (o HoldOrder) run(ctx context.Context, db DB, what, suffix string, timeout 
 	if err != nil {
 		return false, wrapped(what, o.Projection, err)
 	}
-	args := []any{o.Group, o.Projection, o.By, o.Why}
-	if o.Kind == Quarantine {
-		args = append(args, o.Entity.Type, o.Entity.ID.String())
-	}
 	var n int
-	err = calls{db, timeout, o.Projection}.one(ctx, what, statement(string(o.Kind)+suffix), append(args, more...), &n)
+	args := append([]any{o.Group, o.Projection, o.By, o.Why, string(o.Kind)}, more...)
+	err = calls{db, timeout, o.Projection}.one(ctx, what, statement(name), args, &n)
 	return n > 0, err
 }
 
