@@ -198,7 +198,11 @@ func (s *Store) QuarantinedEvents(ctx context.Context, entities []Key) (n int64,
 // [Store.Holds] names these; 0 when there is none. While the first 10,000 ready events are all in
 // quarantine it is that of the next one.
 func (s *Store) OldestUnquarantined(ctx context.Context, quarantined []Key) (age time.Duration, err error) {
-	types, ids := keyColumns(quarantined)
-	err = s.opened().one(ctx, "oldest event that is not in quarantine", s.sql("oldest_unquarantined"), []any{types, ids, mostOpen}, &age)
+	err = s.opened().one(ctx, "oldest event that is not in quarantine", s.sql("oldest"), oldestOf(quarantined), &age)
 	return age, err
+}
+
+func oldestOf(quarantined []Key) []any {
+	types, ids := keyColumns(quarantined)
+	return []any{types, ids, mostOpen}
 }

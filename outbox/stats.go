@@ -51,9 +51,9 @@ func (s *Store) Stats(ctx context.Context, maxProcessing time.Duration, most int
 	var q pgx.Batch
 	q.Queue(s.sql("counts"), maxProcessing, orNull(most)).QueryRow(func(row pgx.Row) error {
 		return row.Scan(&ready, &waiting, &out.PutOff, &out.Foreign, &out.Failed, &out.Discarded, &out.InFlight, &out.Batches, &out.OldestBatch,
-			&out.Stuck, &rows, &out.DeadTuples, &out.LastSettle, &out.Now)
+			&out.Stuck, &rows, &out.DeadTuples, &out.LastSettle, &out.NextRetry, &out.Now)
 	})
-	q.Queue(s.sql("oldest")).QueryRow(func(row pgx.Row) error { return row.Scan(&out.Oldest, &out.NextRetry) })
+	q.Queue(s.sql("oldest"), oldestOf(nil)...).QueryRow(func(row pgx.Row) error { return row.Scan(&out.Oldest) })
 	if err := s.opened().batch(ctx, "statistics", &q); err != nil {
 		return Stats{}, err
 	}

@@ -171,7 +171,7 @@ func (s *Store) Plans(ctx context.Context) (map[string][]string, error) {
 	for name, args := range map[string][]any{
 		"list":        {256, head.Version, &head.ID, 100, [][16]byte{uuid.New()}},
 		"list_newest": {256},
-		"oldest":      nil,
+		"oldest":      oldestOf(nil),
 		"waiting":     {10},
 	} {
 		q.Queue("explain "+s.sql(name), args...).Query(func(rows pgx.Rows) (err error) {

@@ -3,7 +3,7 @@
 -- flight, which are among them. Rows that are done are estimated, never counted.
 --   $1 longest processing, $2 most rows; null for all
 -- Answers ready, waiting, put off, processing, failed, discarded, in flight, batches, age of the
--- oldest batch, stuck, estimated rows, dead rows, when an event was last done, and the time.
+-- oldest batch, stuck, estimated rows, dead rows, when an event was last done, the earliest retry time, and the time.
 select (select count(*) from (select from {table} where status = 'pending' and next_retry_at is null order by event_version, id limit $2::bigint + l.in_flight) r),
        (select count(*) from (select from {table} where status = 'pending' and next_retry_at is not null and behind is null order by next_retry_at limit $2::bigint + l.in_flight) w),
        (select count(*) from (select from {table} where status = 'pending' and behind is not null and next_retry_at is not null order by entity_id limit $2::bigint) b),
@@ -11,7 +11,11 @@ select (select count(*) from (select from {table} where status = 'pending' and n
        (select count(*) from (select from {table} where status = 'failed' and discarded_at is null order by updated_at limit $2::bigint) f),
        (select count(*) from (select from {table} where status = 'failed' and discarded_at is not null order by discarded_at limit $2::bigint) d),
        l.in_flight, l.batches, l.oldest, l.stuck + p.stuck, s.rows, s.dead,
-       (select max(last_settle_at) from weft_progress where table_name = '{table}' and isfinite(last_settle_at)), clock_timestamp()
+       (select max(last_settle_at) from weft_progress where table_name = '{table}' and isfinite(last_settle_at)),
+       (select case when isfinite(next_retry_at) then next_retry_at end from {table}
+        where status = 'pending' and next_retry_at is not null and behind is null and next_retry_at > '-infinity'
+        order by next_retry_at limit 1),
+       clock_timestamp()
 from (select greatest(reltuples::bigint, pg_stat_get_live_tuples(oid)) as rows, pg_stat_get_dead_tuples(oid) as dead
       from pg_class where oid = '{table}'::regclass) s,
      (select count(*) as batches, coalesce(clock_timestamp() - min(leased_at), '0') as oldest,
