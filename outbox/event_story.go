@@ -112,22 +112,14 @@ func (s *Stories) Find(ctx context.Context, id ID) (*Story, Search, error) {
 	return story, Search{}, err
 }
 
-// EventState is how far an event is.
-type EventState struct {
-	Status        string // the column
-	Reason, Error string // of the last attempt that did not end in done
-}
-
-// Settled reports whether nothing more happens to the event by itself.
-func (s EventState) Settled() bool { return s.Status == "done" || s.Status == "failed" }
-
-// State returns how far an event is; ok is false when the table does not have it. It costs
-// one step of the primary key.
-func (s *Stories) State(ctx context.Context, id ID) (now EventState, ok bool, err error) {
-	if id, err = ParseID(s.table.ID, id.String()); err != nil {
-		return now, false, nil
+// InTable returns the story of an event as far as its row and its holder tell it, or nil when the table does not have
+// the event. It costs one step of the primary key.
+func (s *Stories) InTable(ctx context.Context, id ID) (*Story, error) {
+	id, err := ParseID(s.table.ID, id.String())
+	if err != nil {
+		return nil, err
 	}
-	return first(ctx, s.calls, "event", s.sql.get("settled"), pgx.RowToStructByName[EventState], &id)
+	return s.read(ctx, "event", "story", &id)
 }
 
 // read returns the event that a statement finds, nil for none.

@@ -151,11 +151,11 @@ func (w *waiter) look(ctx context.Context) (awaited, error) {
 		if w.foundIn >= 0 && w.foundIn != i {
 			continue
 		}
-		now, ok, err := t.stories.State(ctx, w.id)
+		now, err := t.stories.InTable(ctx, w.id)
 		if err != nil {
 			return out, err
 		}
-		if ok {
+		if now != nil {
 			w.foundIn = i
 			out.Projection, out.Status, out.Reason, out.Error = t.projection, now.Status, now.Reason, now.Error
 			return out, nil
@@ -171,7 +171,7 @@ func (w *waiter) look(ctx context.Context) (awaited, error) {
 }
 
 func (a awaited) settled() bool {
-	return a.Status == "gone" || outbox.EventState{Status: a.Status}.Settled()
+	return a.Status == "gone" || a.Status == "done" || a.Status == "failed"
 }
 
 func (a awaited) write(w io.Writer) error {

@@ -76,7 +76,7 @@ func TestWait(t *testing.T) {
 		go func() { ended <- weft(t, env, "wait", tc.id, "--timeout=1h") }()
 		first := ""
 		testenv.Eventually(t, func() bool { // it has looked: the first time, the server may only know the statement
-			at := m.one(`select coalesce(max(query_start)::text, '')` + waiting + ` and state = 'idle' and query like '%search_outbox_events where id = $1%'`)
+			at := m.one(`select coalesce(max(query_start)::text, '')` + waiting + ` and state = 'idle' and query like 'select o.id, %'`)
 			first = cmp.Or(first, at)
 			return at > first
 		}, "a look at "+tc.id)
