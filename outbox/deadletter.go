@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -167,10 +166,8 @@ func (d *DeadLetters) Summary(ctx context.Context, s Selector) ([]DeadLetterGrou
 // ActionDiscard is the audit's action of a discard.
 const ActionDiscard = "discard"
 
-const (
-	discardPage  = 10_000 // ids of one list
-	discardBatch = 500    // rows of one statement
-)
+// discardPage is how many rows one statement discards at most.
+const discardPage = 500
 
 // DiscardOutcome is how a discard has ended. It is kept in the audit.
 type DiscardOutcome struct {
@@ -221,13 +218,11 @@ func (r *Replay) discard(ctx context.Context, out *DiscardOutcome) error {
 		if err != nil || len(ids) == 0 {
 			return err
 		}
-		for part := range slices.Chunk(ids, discardBatch) {
-			done, err := r.change(ctx, ActionDiscard, "discard_send", part)
-			if err != nil {
-				return err
-			}
-			out.Discarded += int64(len(done))
-			out.Skipped += int64(len(part) - len(done))
+		done, err := r.change(ctx, ActionDiscard, "discard_send", ids)
+		if err != nil {
+			return err
 		}
+		out.Discarded += int64(len(done))
+		out.Skipped += int64(len(ids) - len(done))
 	}
 }
