@@ -33,14 +33,7 @@
 //
 // # The life of an event
 //
-//	             lease                      settle
-//	pending ─────────────▶ in flight ─────────────────────▶ done (kept, archived or deleted)
-//	  ▲  ▲   (the row is not written)  │        │ │
-//	  │  └── reclaim of the lease ─────┘        │ └───────▶ failed (dead letter)
-//	  ├──── retry: attempts+1, next_retry_at ───┘            │
-//	  └──── replay, audited ─────────────────────────────────┘
-//
 // A pending row is ready; or due or waiting, by its next_retry_at; or put off behind an
 // earlier one of its entity. A row in processing is one that another worker, which knows no
-// leases, has claimed. The columns and their meaning are listed in docs/architecture.md.
+// leases, has claimed. docs/architecture.md draws it and lists the columns.
 package outbox

@@ -39,16 +39,4 @@
 //
 //   - That a list is complete. It is a hint; a later one shows what it has missed.
 //   - That two instances decide alike: a term begins with an empty memory.
-//
-// # Phases
-//
-//	          probe fails, or no entity goes through        probe answers
-//	running ─────────────────────────────────────▶ outage ───────────────▶ trial
-//	 ▲ ▲ │                                           ▲                      │ │
-//	 │ │ │ final failures of different entities      └── nothing goes ──────┘ │
-//	 │ │ └────────────▶ broken (one entity at a time)    through              │
-//	 │ └──────────────────┘ an event goes through                             │
-//	 └───────────────────── an event goes through, or is refused for good ────┘
-//
-// Final failures in a row lead from trial to broken as well, and an outage from broken.
 package schedule

@@ -9,7 +9,7 @@ import (
 // Phase is what a pipeline does at the moment.
 type Phase string
 
-// The phases; the package documentation draws them. The values are those of logs, metrics
+// The phases; docs/architecture.md draws them. The values are those of logs, metrics
 // and status.
 const (
 	Idle    Phase = "idle" // not leading
