@@ -154,7 +154,7 @@ func (m *Metrics) batch(ctx context.Context, projection string, s *summary) {
 	m.batches.WithLabelValues(projection, s.result()).Inc()
 	m.mismatch.WithLabelValues(projection).Add(float64(s.mismatch))
 	if s.count[outbox.Done] > 0 {
-		m.lastSuccess.WithLabelValues(projection).Set(float64(s.at.UnixMicro()) / 1e6)
+		m.lastSuccess.WithLabelValues(projection).Set(float64(s.At.UnixMicro()) / 1e6)
 	}
 	// Nearly all events of a batch share a label: count first, look series up once.
 	type series struct {
@@ -169,7 +169,7 @@ func (m *Metrics) batch(ctx context.Context, projection string, s *summary) {
 		if e.CreatedAt.Unix() <= 0 {
 			return // no time that a clock has shown
 		}
-		took := max(0, s.at.Sub(e.CreatedAt))
+		took := max(0, s.At.Sub(e.CreatedAt))
 		if slowest >= 0 {
 			latency.Observe(min(took, slowest).Seconds())
 		}

@@ -229,7 +229,8 @@ func (b *Batch) Settled(of *schedule.Batch, s outbox.Settled, started time.Time)
 	b.finish(sum)
 	b.o.report(b, sum)
 	if s.Kept != nil {
-		b.kept(s.Kept)
+		b.o.metrics.kept.WithLabelValues(b.o.projection).Inc()
+		b.o.log.Error("finished events stay in the table: they could not be moved or deleted", zap.String("event", "outbox.kept"), zap.Error(s.Kept), b.ids())
 	}
 }
 

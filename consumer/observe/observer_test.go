@@ -307,7 +307,7 @@ func TestLinesOfAPipeline(t *testing.T) {
 		{"outbox.foreign", zapcore.ErrorLevel, "error", nil, func() { f.o.Foreign(true, "py") }},
 		{"outbox.foreign", zapcore.InfoLevel, "error", nil, func() { f.o.Foreign(false, "py") }},
 		{"outbox.settle_fault", zapcore.WarnLevel, "error", err.Error(), func() { f.o.SettleRepeated(told, err) }},
-		{"outbox.kept", zapcore.ErrorLevel, "error", err.Error(), func() { told.kept(err) }},
+		{"outbox.kept", zapcore.ErrorLevel, "error", err.Error(), func() { told.Settled(&schedule.Batch{}, outbox.Settled{Kept: err}, time.Now()) }},
 		{"projection.panic", zapcore.ErrorLevel, "panic", "boom", func() { f.o.Panic(context.Background(), "boom", []byte("stack")) }},
 		{"projection.drain_timeout", zapcore.WarnLevel, "batches", int64(3), func() { f.o.DrainTimeout(3) }},
 	} {

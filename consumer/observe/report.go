@@ -24,16 +24,15 @@ const (
 
 // summary is what has become of a batch in the table.
 type summary struct {
-	at          time.Time           // database clock
-	settlements []outbox.Settlement // without those of entities that were not settled
-	left        []outbox.Left
+	outbox.Settled
+	settlements []outbox.Settlement    // without those of entities that were not settled
 	count       [outbox.Failed + 1]int // of them, by verdict
 	mismatch    int                    // events of entities that were not settled
 	reason      outbox.Reason
 }
 
 func summarize(b *schedule.Batch, s outbox.Settled) *summary {
-	sum := &summary{at: s.At, left: s.Left, settlements: b.Settlements, reason: b.Reason}
+	sum := &summary{Settled: s, settlements: b.Settlements, reason: b.Reason}
 	left := map[outbox.Key]bool{}
 	for _, l := range s.Left {
 		left[l.Key] = true
@@ -102,7 +101,7 @@ func reasonOf(st *outbox.Settlement) string {
 // that did at debug.
 func (o *Observer) report(b *Batch, s *summary) {
 	took := time.Since(b.started)
-	if len(s.settlements)+len(s.left) == 0 {
+	if len(s.settlements)+len(s.Left) == 0 {
 		return // released: nothing was sent
 	}
 	o.metrics.batch(b.Context(context.Background()), o.projection, s)
@@ -115,7 +114,7 @@ func (o *Observer) report(b *Batch, s *summary) {
 			zap.Int("ok_count", s.ok()), zap.Int("retry_count", s.count[outbox.Retry]),
 			zap.Int("failed_count", s.count[outbox.Failed]), zap.Int("mismatch_count", s.mismatch))...)
 	}
-	for _, l := range s.left {
+	for _, l := range s.Left {
 		o.reportLeft(b, l)
 	}
 	every := o.log.Core().Enabled(zapcore.DebugLevel)
@@ -148,12 +147,6 @@ func correlationOf(st *outbox.Settlement) string {
 // of its entity.
 func through(st *outbox.Settlement) bool {
 	return st.Verdict == outbox.Superseded || st.Verdict == outbox.Done && st.Outcome.Noop == outbox.NoopNone
-}
-
-// kept tells that finished events were left in the table instead of being moved.
-func (b *Batch) kept(err error) {
-	b.o.metrics.kept.WithLabelValues(b.o.projection).Inc()
-	b.o.log.Error("finished events stay in the table: they could not be moved or deleted", zap.String("event", "outbox.kept"), zap.Error(err), b.ids())
 }
 
 // reportLeft names an entity that could not be settled.
