@@ -103,7 +103,8 @@ type bench struct {
 	place *place
 	dir   string // of logs
 
-	screen *rig.Screen
+	screen       *rig.Screen
+	begun, steps int
 }
 
 // The sides besides weft itself.
@@ -173,6 +174,7 @@ func Run(ctx context.Context, opts Options) error {
 
 // all warms the servers and measures the scenarios. It writes what was measured so far after each.
 func (b *bench) all(picked []scenario, head, base string) (results []*Result) {
+	b.steps = 2 + 2*b.opts.Rounds*len(picked)
 	b.Part("warm-up", 0, func() { b.warm(head, picked[0].load.scaled(b.opts.Events).events) })
 	for _, s := range picked {
 		b.Part(s.name, 0, func() { results = append(results, b.measure(s, head, base)) })
@@ -205,6 +207,12 @@ func (b *bench) measure(s scenario, head, base string) *Result {
 	return result
 }
 
+// step shows what begins, and how much of the run is over.
+func (b *bench) step(what string) {
+	b.screen.Refresh(fmt.Sprintf("%3d %%  %s", 100*b.begun/b.steps, what))
+	b.begun++
+}
+
 // binaries builds in dir what has to be built. It returns the weft to measure and the one to measure it
 // against, or "".
 func (b *bench) binaries(dir string) (head, base string) {
@@ -224,7 +232,7 @@ func (b *bench) binaries(dir string) (head, base string) {
 func (b *bench) warm(binary string, events int) {
 	w := scenarios()[0].load.scaled(min(events, warmEvents))
 	for _, s := range []*side{b.rawSide(binary, w), b.weftSide("weft", binary, w)} {
-		b.screen.Refresh("warming up: " + s.name)
+		b.step("warming up: " + s.name)
 		s.run()
 	}
 }
@@ -283,7 +291,7 @@ func (b *bench) takeTurns(s scenario, sides []*side) {
 		for turn := range sides {
 			side := sides[(turn+round+1)%len(sides)]
 			what := fmt.Sprintf("%s %d/%d %s", s.name, round+1, b.opts.Rounds, side.name)
-			b.screen.Refresh(what)
+			b.step(what)
 			var got sample
 			b.Part(fmt.Sprintf("round %d, %s", round+1, side.name), 0, func() { got = side.run() })
 			side.samples = append(side.samples, got)

@@ -98,7 +98,7 @@ func TestSidesTakeTurns(t *testing.T) {
 		}})
 	}
 	var out strings.Builder
-	b := &bench{opts: Options{Rounds: 3}, screen: rig.NewScreen(&out, time.Hour)}
+	b := &bench{opts: Options{Rounds: 3}, screen: rig.NewScreen(&out, time.Hour), steps: 6}
 	b.takeTurns(scenarioNamed(t, "distinct"), sides)
 	if want := []string{sideRaw, "weft", "weft", sideRaw, sideRaw, "weft"}; !slices.Equal(turns, want) {
 		t.Errorf("turns: got %v, want %v", turns, want)

@@ -144,6 +144,7 @@ func (b *bench) rebuilds(binary string, w workload, out *Upkeep) {
 	var rates, raws, p50, p99 verdict.Distribution
 	b.onFilledSite(binary, w, nil, func(s *site, _ *rig.Instance) {
 		for round := range b.opts.Rounds {
+			b.step("rebuild: bare loader")
 			loaded := raw.run()
 			wrote := s.beside(w, rebuildRate, s.rebuild)
 			var rate float64
