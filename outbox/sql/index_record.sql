@@ -4,7 +4,8 @@
 with fence as materialized ({fence}
 ), recorded as (
   insert into weft_verify (projection, part, entity_type, entity_id, report, began_at, updated_at)
-  select $4, 'index', '', '', jsonb_build_object('index', $5::text, 'uuid', $6::text, 'was', $7::text), clock_timestamp(), clock_timestamp() from fence
+  select $4, 'index', '', '', jsonb_build_object('index', $5::text, 'uuid', $6::text, 'was', $7::text), at, at
+  from fence, clock_timestamp() at
   on conflict (projection, part) do update
   set report = excluded.report, began_at = excluded.began_at, updated_at = excluded.updated_at
   returning 1

@@ -48,6 +48,7 @@ drop function public.product_outbox_touch(p_ids bigint[]);
 -- The sequence goes with the versions.
 drop table if exists "public"."product_outbox_history", "public"."product_outbox_events", "public"."product_outbox_versions";
 delete from "public".weft_lease where table_name = 'product_outbox_events';
+delete from "public".weft_verify v using "public".weft_progress p where p.table_name = 'product_outbox_events' and v.projection = p.projection;
 delete from "public".weft_progress where table_name = 'product_outbox_events';
 delete from "public"."weft_outbox" where table_name = 'product_outbox_events';
 
