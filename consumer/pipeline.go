@@ -31,7 +31,7 @@ type Store interface {
 	List(ctx context.Context, r outbox.ListRequest) (*outbox.List, error)
 	Lease(ctx context.Context, epoch int64, batch uuid.UUID, groups []outbox.Group) (*outbox.Lease, error)
 	Settle(ctx context.Context, epoch int64, batch uuid.UUID, in []outbox.Settlement) (outbox.Settled, error)
-	SettlePart(ctx context.Context, epoch int64, batch uuid.UUID, in []outbox.Settlement) (outbox.Settled, error)
+	Split(ctx context.Context, epoch int64, batch uuid.UUID, halves [2]outbox.Half) error
 	Resolve(ctx context.Context, epoch int64, batch uuid.UUID, in []outbox.Settlement) (outbox.Settled, bool, error)
 	Abandon(ctx context.Context, epoch int64, lost []uuid.UUID) (int, error)
 	PutOff(ctx context.Context, epoch int64, key outbox.Key, behind outbox.Position, limit int) (int, error)

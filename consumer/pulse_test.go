@@ -68,10 +68,8 @@ func (p *paper) Resolve(ctx context.Context, _ int64, _ uuid.UUID, _ []outbox.Se
 	return outbox.Settled{At: time.Now()}, settled, err
 }
 
-func (p *paper) SettlePart(ctx context.Context, epoch int64, batch uuid.UUID, in []outbox.Settlement) (outbox.Settled, error) {
-	return p.Settle(ctx, epoch, batch, in)
-}
-func (*paper) Abandon(context.Context, int64, []uuid.UUID) (int, error) { return 0, nil }
+func (*paper) Split(context.Context, int64, uuid.UUID, [2]outbox.Half) error { return nil }
+func (*paper) Abandon(context.Context, int64, []uuid.UUID) (int, error)      { return 0, nil }
 func (*paper) PutOff(context.Context, int64, outbox.Key, outbox.Position, int) (int, error) {
 	return 0, nil
 }

@@ -202,18 +202,10 @@ func (w *watched) Lease(ctx context.Context, epoch int64, batch uuid.UUID, group
 }
 
 func (w *watched) Settle(ctx context.Context, epoch int64, batch uuid.UUID, in []outbox.Settlement) (outbox.Settled, error) {
-	return w.settle(in, func() (outbox.Settled, error) { return w.Store.Settle(ctx, epoch, batch, in) })
-}
-
-func (w *watched) SettlePart(ctx context.Context, epoch int64, batch uuid.UUID, in []outbox.Settlement) (outbox.Settled, error) {
-	return w.settle(in, func() (outbox.Settled, error) { return w.Store.SettlePart(ctx, epoch, batch, in) })
-}
-
-func (w *watched) settle(in []outbox.Settlement, call func() (outbox.Settled, error)) (outbox.Settled, error) {
 	if err := called(w.onSettle); err != nil {
 		return outbox.Settled{}, err
 	}
-	s, err := call()
+	s, err := w.Store.Settle(ctx, epoch, batch, in)
 	w.count(func() { w.mostSettled = max(w.mostSettled, len(in)) })
 	if err == nil {
 		err = called(w.settled)

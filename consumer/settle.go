@@ -16,7 +16,8 @@ func (r *run) settle(b *schedule.Batch) {
 	told := r.told[b]
 	r.work(func() answer {
 		started := time.Now()
-		s := settling{r: r, b: b, told: told, parts: []part{{in: b.Settlements}}, slow: map[int]int{}, pause: settleAgain}
+		s := settling{r: r, b: b, told: told, slow: map[int]int{}, pause: settleAgain}
+		s.parts = []part{{Half: outbox.Half{Batch: b.ID, Settlements: b.Settlements}}}
 		err := s.run()
 		return func(now time.Time) error {
 			if err != nil {
@@ -40,8 +41,8 @@ func (r *run) settle(b *schedule.Batch) {
 }
 
 // settling is the settle of one batch. When the database refuses a row of it, or is too slow for
-// all of them, its halves are settled one after the other, and the lease names what is left. An entity
-// that cannot be settled by itself is left open.
+// all of them, its lease is split, and the halves are settled after the parts that are left. An
+// entity that cannot be settled by itself is left open.
 type settling struct {
 	r        *run
 	b        *schedule.Batch
@@ -53,11 +54,13 @@ type settling struct {
 	repeated bool
 }
 
-// part is some entities of the batch. An empty one ends the lease after the others.
+// part is what one lease names.
 type part struct {
-	in     []outbox.Settlement
-	splits int // before it
-	slow   int // times that it was too slow
+	outbox.Half
+	halves *[2]outbox.Half // that the lease is to be split into; nil for not
+	splits int             // before it
+	slow   int             // times that it was too slow
+	left   error           // why its entity is left open; nil for not
 }
 
 const (
@@ -69,45 +72,46 @@ const (
 func (s *settling) run() error {
 	for len(s.parts) > 0 {
 		p := &s.parts[0]
-		at := middle(p.in)
-		if at > 0 && s.slow[p.splits] > 1 { // one may have been slow for a single entity
-			s.split(at)
+		if s.slow[p.splits] > 1 { // one may have been slow for a single entity
+			p.halve()
+		}
+		split := p.halves != nil
+		got, err := s.call(p)
+		if !split && p.left == nil && s.narrow(p, err) {
 			continue
 		}
-		got, err := s.call(p.in)
-		why, some, ended := err, len(p.in) > 0, err == nil
-		refused := some && (outbox.Refused(err) && !outbox.RefusedWhole(err) || outbox.Locked(err)) // nothing has changed
-		slow := some && outbox.Slow(err)
-		if slow {
-			s.noteSlow(p, at > 0)
-		}
-		for err != nil && !refused { // the answer was lost: it may be settled
+		ended := err == nil
+		for err != nil { // the answer was lost: the lease may have ended
 			if err = s.again(err); err != nil {
 				return err
 			}
-			got, ended, err = s.r.store.Resolve(s.r.ctx, s.r.epoch, s.b.ID, p.in)
+			got, ended, err = s.r.store.Resolve(s.r.ctx, s.r.epoch, p.Batch, p.Settlements)
 			s.r.p.pulse.moved(s.b)
 		}
 		switch {
+		case ended && split:
+			s.split()
 		case ended:
-			s.settled(got, p.splits > 0)
-		case at > 0 && (refused || slow):
-			s.split(at)
-		case refused || p.slow >= slowAlone:
-			s.settled(outbox.Settled{Left: []outbox.Left{{Key: p.in[0].Event.Key, Err: why}}}, true)
+			s.settled(got)
 		}
 	}
 	return nil
 }
 
-// call settles a part, or the whole batch, or ends its lease.
-func (s *settling) call(in []outbox.Settlement) (outbox.Settled, error) {
+// call makes the next call for a part.
+func (s *settling) call(p *part) (got outbox.Settled, err error) {
+	store, ctx, epoch := s.r.store, s.r.ctx, s.r.epoch
 	defer s.r.p.pulse.moved(s.b)
-	settle := s.r.store.Settle
-	if len(in) > 0 && len(in) < len(s.b.Settlements) {
-		settle = s.r.store.SettlePart
+	switch {
+	case p.halves != nil:
+		return got, store.Split(ctx, epoch, p.Batch, *p.halves)
+	case p.left != nil:
+		got, err = store.Settle(ctx, epoch, p.Batch, nil)
+		got.Left = []outbox.Left{{Key: p.Settlements[0].Event.Key}}
+		return got, err
+	default:
+		return store.Settle(ctx, epoch, p.Batch, p.Settlements)
 	}
-	return settle(s.r.ctx, s.r.epoch, s.b.ID, in)
 }
 
 // again waits before a call is made again that has met err. It returns an error when the term is over.
@@ -128,43 +132,59 @@ func (s *settling) again(err error) error {
 	return nil
 }
 
-// noteSlow notes a part that was too slow. Where it is the second one of its size that has several entities, or the
-// whole batch, smaller batches may help.
-func (s *settling) noteSlow(p *part, several bool) {
-	if p.slow++; !several {
-		return
+// narrow lets a settle that has failed be repeated in halves, or leave its only entity open,
+// where that helps. It reports whether the database has answered, so that nothing has changed.
+func (s *settling) narrow(p *part, err error) (answered bool) {
+	answered = outbox.Refused(err) && !outbox.RefusedWhole(err) || outbox.Locked(err)
+	slow := outbox.Slow(err)
+	if len(p.Settlements) == 0 || !answered && !slow {
+		return false
 	}
+	if slow {
+		p.slow++
+	}
+	switch {
+	case p.halve():
+		if slow {
+			s.noteSlow(p)
+		}
+	case answered || p.slow >= slowAlone:
+		p.left = err
+	}
+	return answered
+}
+
+// noteSlow notes a part that was too slow. Where it is the second one of its size, or the whole batch,
+// smaller batches may help.
+func (s *settling) noteSlow(p *part) {
 	s.slow[p.splits]++
-	if n := len(p.in); p.splits == 0 || s.slow[p.splits] == 2 && n < s.out.Slow {
+	if n := len(p.Settlements); p.splits == 0 || s.slow[p.splits] == 2 && n < s.out.Slow {
 		s.out.Slow = n
 	}
 }
 
-// middle returns where to divide settlements between two entities, as near the middle as it can; 0 when all are of one.
-func middle(in []outbox.Settlement) int {
-	half := len(in) / 2
-	for d := range in {
-		for _, at := range [2]int{half - d, half + d} {
-			if at > 0 && at < len(in) && in[at-1].Event.Key != in[at].Event.Key {
-				return at
-			}
-		}
+// halve reports whether the part has more than one entity.
+func (p *part) halve() (ok bool) {
+	halves, ok := outbox.Halve(p.Settlements)
+	if ok && p.halves == nil {
+		p.halves = &halves
 	}
-	return 0
+	return ok
 }
 
 // split puts the halves of the first part behind the others, which may be well.
-func (s *settling) split(at int) {
+func (s *settling) split() {
 	p := s.parts[0]
-	s.parts = append(s.parts[1:], part{in: p.in[:at], splits: p.splits + 1}, part{in: p.in[at:], splits: p.splits + 1})
+	s.parts = append(s.parts[1:], part{Half: p.halves[0], splits: p.splits + 1}, part{Half: p.halves[1], splits: p.splits + 1})
 	s.pause = settleAgain
 }
 
-// settled takes the result of the first part. leased tells whether the lease is still there.
-func (s *settling) settled(got outbox.Settled, leased bool) {
-	if s.parts, s.pause = s.parts[1:], settleAgain; len(s.parts) == 0 && leased {
-		s.parts = append(s.parts, part{})
+// settled takes the result of the first part.
+func (s *settling) settled(got outbox.Settled) {
+	for i := range got.Left {
+		got.Left[i].Err = cmp.Or(s.parts[0].left, got.Left[i].Err)
 	}
+	s.parts, s.pause = s.parts[1:], settleAgain
 	if got.At.After(s.out.At) {
 		s.out.At = got.At
 	}

@@ -74,9 +74,8 @@ func (s *settler) Settle(ctx context.Context, epoch int64, batch uuid.UUID, in [
 	return out, err
 }
 
-func (s *settler) SettlePart(ctx context.Context, epoch int64, batch uuid.UUID, in []outbox.Settlement) (out outbox.Settled, err error) {
-	err = s.call("part", func() error { out, err = s.watched.SettlePart(ctx, epoch, batch, in); return err })
-	return out, err
+func (s *settler) Split(ctx context.Context, epoch int64, batch uuid.UUID, halves [2]outbox.Half) error {
+	return s.call("split", func() error { return s.watched.Split(ctx, epoch, batch, halves) })
 }
 
 func (s *settler) Resolve(ctx context.Context, epoch int64, batch uuid.UUID, in []outbox.Settlement) (out outbox.Settled, ended bool, err error) {
@@ -255,7 +254,7 @@ func TestSettleWaitsForLockedLeases(t *testing.T) {
 	r.await(map[string]int{"done": 60})
 	r.noLeases()
 	if n := len(slices.DeleteFunc(calls, func(call string) bool { return call == "resolve" })); n > 2 {
-		t.Errorf("%d calls that change something, want one settle and one of a part: %v", n, calls)
+		t.Errorf("%d calls that change something, want one settle and one split: %v", n, calls)
 	}
 	if n := len(r.lines("outbox.settle_left")); n > 0 {
 		t.Errorf("%d entities are said to be in the way", n)

@@ -7,11 +7,11 @@
 //     the fence row of its own term in the same transaction; once a newer term has
 //     begun, nothing changes and the call returns [ErrFenced].
 //   - Nothing is settled without its lease, and no lease twice. A settle deletes the row of
-//     weft_lease first, or takes its events out, and is all or nothing with it, so that after an answer that was
+//     weft_lease first and is all or nothing with it, so that after an answer that was
 //     lost [Store.Resolve] can tell whether it took place.
 //   - An entity is settled whole or not at all. When another session has changed or locked
 //     one of its rows, the entity stays open and the others of the batch are settled. When the
-//     database refuses the write, nothing is settled; the batch can be settled in parts.
+//     database refuses the write, nothing is settled, and the batch can be split.
 //   - No event is leased while an earlier one of its entity is open outside the batch. The
 //     lease finds an earlier event that waits, is parked, is put off or is another worker's.
 //     It also finds a ready one, unless a list from the head has shown that there is none.

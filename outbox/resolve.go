@@ -8,16 +8,12 @@ import (
 	"github.com/google/uuid"
 )
 
-// Resolve reads the result of a settle of in whose answer was lost. settled is false when the lease
-// still names these events: nothing has changed, and the settle may be made again. Otherwise out says what
+// Resolve reads the result of a settle whose answer was lost. settled is false when the lease
+// still exists: nothing has changed, and Settle may be called again. Otherwise out says what
 // was settled.
 func (s *Store) Resolve(ctx context.Context, epoch int64, batch uuid.UUID, in []Settlement) (out Settled, settled bool, err error) {
 	var at time.Time
-	var one ID
-	if len(in) > 0 {
-		one = in[0].Event.ID
-	}
-	leases, err := s.fenced(ctx, "fate of a lease", "lease_fate", epoch, []any{[16]byte(batch), &one}, &at)
+	leases, err := s.fenced(ctx, "fate of a lease", "lease_fate", epoch, []any{[16]byte(batch)}, &at)
 	if err != nil || leases > 0 {
 		return out, false, err
 	}

@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,7 +34,7 @@ type Settled struct {
 	At   time.Time // when the events were done, or when [Store.Resolve] found that, by the database's clock; zero when none is done
 	Left []Left
 	// Slow is the smallest number of settlements that could not be written in time; 0 for none.
-	// It is for whoever settles a batch in parts.
+	// It is for whoever splits a settle.
 	Slow int
 	// Guessed is set by [Store.Resolve]: events whose rows have changed count as settled,
 	// though somebody else may have changed them.
@@ -67,21 +68,12 @@ var errNoLease = errors.New("outbox: the batch has no lease")
 // all; its events must be adjacent in in. It returns [ErrFenced], and has changed nothing,
 // when a newer epoch has been committed. Without settlements it ends the lease of a batch of which
 // nothing was sent. After an error that is [Refused], which a row of one
-// entity may have caused, or [Locked], nothing has changed either: see [Store.SettlePart]. After any other the
-// outcome is unknown: call [Store.Resolve].
+// entity may have caused, or [Locked], nothing has changed either. After any other the outcome
+// is unknown: call [Store.Resolve].
 //
 // A settle takes one round trip. A locked or changed row costs a second one.
 func (s *Store) Settle(ctx context.Context, epoch int64, batch uuid.UUID, in []Settlement) (Settled, error) {
-	return s.settle(ctx, settling{store: s, epoch: epoch, batch: batch, in: in, finished: s.cfg.Finished})
-}
-
-// SettlePart is Settle for some entities of a batch. The lease goes on without the events of in, also when it names no
-// others: a Settle without settlements ends it.
-func (s *Store) SettlePart(ctx context.Context, epoch int64, batch uuid.UUID, in []Settlement) (Settled, error) {
-	return s.settle(ctx, settling{store: s, epoch: epoch, batch: batch, in: in, part: true, finished: s.cfg.Finished})
-}
-
-func (s *Store) settle(ctx context.Context, b settling) (Settled, error) {
+	b := settling{store: s, epoch: epoch, batch: batch, in: in, finished: s.cfg.Finished}
 	if err := b.settle(ctx); err != nil {
 		return Settled{}, fmt.Errorf("settle in %s: %w", s.cfg.Table, err)
 	}
@@ -94,7 +86,6 @@ type settling struct {
 	epoch    int64
 	batch    uuid.UUID
 	in       []Settlement
-	part     bool // of the batch
 	finished Finished
 	out      Settled
 }
@@ -114,18 +105,12 @@ func (b *settling) settle(ctx context.Context) error {
 	case !Refused(err) && !Locked(err):
 		return known(err)
 	}
-	if b.finished == Keep {
-		return err
-	}
-	b.finished, b.out.Kept = Keep, err // it may have refused only to archive or delete the done events
-	switch again := b.plainly(ctx); {
-	case again == nil:
+	kept, unknown := b.kept(ctx)
+	if kept {
+		b.out.Kept = err
 		return nil
-	case Refused(again), Locked(again), sqlState(again) == codeChanged:
-		return err
-	default: // it is unknown what has become of them
-		return known(again)
 	}
+	return cmp.Or(unknown, err)
 }
 
 // known returns the error that a SQLSTATE of ours stands for, or else err.
@@ -150,6 +135,26 @@ func (b *settling) plainly(ctx context.Context) error {
 	return err
 }
 
+// kept settles again with the done events left in the table, in case the database refused
+// only to archive or delete them. It reports whether that succeeded; an error says that this
+// is unknown.
+func (b *settling) kept(ctx context.Context) (ok bool, unknown error) {
+	if b.finished == Keep {
+		return false, nil
+	}
+	keep := *b
+	keep.finished = Keep
+	switch err := keep.plainly(ctx); {
+	case err == nil:
+		b.out = keep.out
+		return true, nil
+	case Refused(err), Locked(err), sqlState(err) == codeChanged:
+		return false, nil
+	default:
+		return false, known(err)
+	}
+}
+
 // lockWait is how long a settle waits for the locks of others.
 const lockWait = "select set_config('lock_timeout', '20ms', true)"
 
@@ -157,11 +162,7 @@ const lockWait = "select set_config('lock_timeout', '20ms', true)"
 func (b *settling) write(ctx context.Context, db DB, in []Settlement) (at time.Time, err error) {
 	var q pgx.Batch
 	q.Queue(lockWait)
-	lease, args := "close_lease", []any{b.store.cfg.Group, b.epoch, b.store.cfg.Owner, [16]byte(b.batch)}
-	if b.part {
-		lease, args = "shrink_lease", append(args, idsOf(b.in))
-	}
-	q.Queue(b.store.sql(lease), args...)
+	q.Queue(b.store.sql("close_lease"), b.store.cfg.Group, b.epoch, b.store.cfg.Owner, [16]byte(b.batch))
 	var done, rest []Settlement
 	for i := range in {
 		switch in[i].Verdict {
@@ -187,13 +188,9 @@ func (b *settling) write(ctx context.Context, db DB, in []Settlement) (at time.T
 // rowParams returns the parameters that name rows as they were leased.
 func rowParams(in []Settlement) []any {
 	return []any{
-		arrayOf(in, func(s *Settlement) *pgtype.TID { return &s.Event.address }), idsOf(in),
+		arrayOf(in, func(s *Settlement) *pgtype.TID { return &s.Event.address }), arrayOf(in, func(s *Settlement) *ID { return &s.Event.ID }),
 		arrayOf(in, func(s *Settlement) *pgtype.Uint32 { return &s.Event.version }), len(in),
 	}
-}
-
-func idsOf(in []Settlement) array {
-	return arrayOf(in, func(s *Settlement) *ID { return &s.Event.ID })
 }
 
 func (b *settling) restParams(in []Settlement) []any {
@@ -244,9 +241,10 @@ func (b *settling) lock(ctx context.Context, tx pgx.Tx) ([]bool, error) {
 		e := b.in[i].Event
 		ops[i], versions[i], retries[i], replays[i] = string(e.Op), e.Version, e.retryAt, e.replays
 	}
+	ids := arrayOf(b.in, func(s *Settlement) *ID { return &s.Event.ID })
 	types := arrayOf(b.in, func(s *Settlement) *string { return &s.Event.Key.Type })
 	entities := arrayOf(b.in, func(s *Settlement) *ID { return &s.Event.Key.ID })
-	rows, err := tx.Query(ctx, b.store.sql("lock_rows"), idsOf(b.in), types, entities, ops, versions, retries, replays)
+	rows, err := tx.Query(ctx, b.store.sql("lock_rows"), ids, types, entities, ops, versions, retries, replays)
 	if err != nil {
 		return nil, err
 	}
@@ -289,7 +287,7 @@ func (s *Store) changed(ctx context.Context, in []Settlement) ([]bool, error) {
 	out := make([]bool, len(in))
 	var ord int
 	err := s.opened().each(ctx, "fates of events", s.sql("changed_rows"),
-		[]any{idsOf(in), arrayOf(in, func(s *Settlement) *pgtype.Uint32 { return &s.Event.version })},
+		[]any{arrayOf(in, func(s *Settlement) *ID { return &s.Event.ID }), arrayOf(in, func(s *Settlement) *pgtype.Uint32 { return &s.Event.version })},
 		[]any{&ord}, func() { out[ord-1] = true })
 	return out, err
 }
@@ -308,6 +306,37 @@ func entities(in []Settlement) iter.Seq2[int, int] {
 			from = to
 		}
 	}
+}
+
+// Half is some entities of a batch, with a lease of their own.
+type Half struct {
+	Batch       uuid.UUID // of the lease
+	Settlements []Settlement
+}
+
+// Halve divides settlements between two entities, as near the middle as it can; ok is false
+// when all are of one entity.
+func Halve(in []Settlement) (halves [2]Half, ok bool) {
+	middle := len(in) / 2
+	for d := range in {
+		for _, at := range [2]int{middle - d, middle + d} {
+			if at > 0 && at < len(in) && in[at-1].Event.Key != in[at].Event.Key {
+				return [2]Half{{uuid.New(), in[:at]}, {uuid.New(), in[at:]}}, true
+			}
+		}
+	}
+	return halves, false
+}
+
+// Split makes two leases of one, so that each half can be settled by itself. After an error
+// call [Store.Resolve]: when the lease has ended, it was split, or settled by an earlier call.
+func (s *Store) Split(ctx context.Context, epoch int64, batch uuid.UUID, halves [2]Half) error {
+	args := []any{s.cfg.Group, epoch, s.cfg.Owner, [16]byte(batch)}
+	for _, h := range halves {
+		args = append(args, [16]byte(h.Batch), arrayOf(h.Settlements, func(s *Settlement) *ID { return &s.Event.ID }))
+	}
+	_, err := s.opened().exec(ctx, "lease that is split", s.sql("split_lease"), args...)
+	return err
 }
 
 // maxDetail is enough for an Elasticsearch error with its cause, in characters.

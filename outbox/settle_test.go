@@ -370,37 +370,38 @@ func TestRefusedSettleIsSplit(t *testing.T) {
 			}
 			x := b.leaseAll()
 			all := x.all(outbox.Done)
-			if _, err := b.store.Settle(t.Context(), 1, x.id, all); !c.want(err) {
+			settle := func(batch uuid.UUID, in []outbox.Settlement) error {
+				_, err := b.store.Settle(t.Context(), 1, batch, in)
+				return err
+			}
+			if err := settle(x.id, all); !c.want(err) {
 				t.Errorf("settled: %v, want that it is refused", err)
 			}
 			if b.count("status = 'done'") != 0 || b.number("select count(*) from weft_lease where cardinality(uuids) = 7") != 1 {
 				t.Error("rows or lease have changed")
 			}
-			settle := func(in []outbox.Settlement) error {
-				_, err := b.store.SettlePart(t.Context(), 1, x.id, in)
-				return err
+			halves, ok := outbox.Halve(all)
+			if !ok || len(halves[0].Settlements) != 3 {
+				t.Fatalf("halves %+v, want 3 and 4 events", halves)
 			}
-			if err := settle(all[3:]); err != nil || b.count("status = 'done' and event_version > 3") != 4 {
+			if err := b.store.Split(t.Context(), 1, x.id, halves); err != nil {
+				t.Fatal(err)
+			}
+			if err := b.store.Split(t.Context(), 1, x.id, halves); err == nil || !strings.Contains(err.Error(), "has no lease") {
+				t.Errorf("split again: %v, want that there is no lease", err)
+			}
+			if err := settle(halves[1].Batch, halves[1].Settlements); err != nil || b.count("status = 'done' and event_version > 3") != 4 {
 				t.Errorf("the half without the row: %v", err)
 			}
-			if err := settle(all[3:]); err == nil || !strings.Contains(err.Error(), "has no lease") {
-				t.Errorf("settled again: %v, want that there is no lease", err)
-			}
-			if _, settled, err := b.store.Resolve(t.Context(), 1, x.id, all[3:]); err != nil || !settled {
-				t.Errorf("the lease names the half that is settled: %v", err)
-			}
-			if err := settle(all[:3]); !c.want(err) {
+			if err := settle(halves[0].Batch, halves[0].Settlements); !c.want(err) {
 				t.Errorf("the other half: %v, want that it is refused", err)
 			}
-			if _, settled, err := b.store.Resolve(t.Context(), 1, x.id, all[:3]); err != nil || settled {
-				t.Errorf("the lease names the other half no more: %v", err)
-			}
-			if err := settle(all[2:3]); err != nil || b.number("select count(*) from weft_lease where cardinality(uuids) = 2") != 1 {
-				t.Errorf("an entity by itself: %v, and the lease names others than those that are left", err)
+			if _, ok := outbox.Halve(halves[0].Settlements[:2]); ok {
+				t.Error("the events of one entity are divided")
 			}
 			b.setTerm(2, "a")
-			if err := settle(all[:2]); !errors.Is(err, outbox.ErrFenced) {
-				t.Errorf("a part under an older epoch: %v", err)
+			if err := b.store.Split(t.Context(), 1, halves[0].Batch, halves); !errors.Is(err, outbox.ErrFenced) {
+				t.Errorf("split under an older epoch: %v", err)
 			}
 		})
 	}

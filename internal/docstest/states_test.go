@@ -447,10 +447,11 @@ func (w *watcher) acts() []act {
 			if _, err := w.store.Settle(ctx, epoch, leased.id, verdicts(refused)); !outbox.Refused(err) {
 				t.Errorf("settle that the database refuses: %v", err)
 			}
-			if _, err := w.store.SettlePart(ctx, epoch, leased.id, verdicts(refused)[:1]); !outbox.Refused(err) {
-				t.Errorf("settle of an entity that the database refuses: %v", err)
+			halves, _ := outbox.Halve(verdicts(refused))
+			w.must(nil, w.store.Split(ctx, epoch, leased.id, halves))
+			for _, h := range halves {
+				w.must(w.store.Settle(ctx, epoch, h.Batch, nil))
 			}
-			w.must(w.store.Settle(ctx, epoch, leased.id, nil))
 		}},
 		{"left", lease, func() { // the answer of such a settle was lost
 			out, settled, err := w.store.Resolve(ctx, epoch, uuid.New(), verdicts(done))
