@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// The parts of weft_verify: who compares.
+// The parts of weft_verify: who compares. A further one, index, is no comparison.
 const (
 	VerifyCommand = "command" // weft verify
 	VerifyScrub   = "scrub"   // the leader, a little at a time

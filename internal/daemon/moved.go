@@ -14,6 +14,7 @@ import (
 // indexWatch is what an instance knows about the index of a projection.
 type indexWatch struct {
 	index, uuid string    // as the leaders have recorded it
+	epoch       int64     // of the term in which this was read; 0 for none
 	moved       time.Time // when that became another one outside a rebuild; zero where it did not, or has been dealt with
 }
 
@@ -25,35 +26,47 @@ func (d *daemon) follow(ctx context.Context, l projector, w *indexWatch) {
 	if !ok {
 		return
 	}
-	name := l.proj.Name()
+	name, epoch := l.proj.Name(), int64(0)
+	if st := d.elector.Status(); st.Role == leader.RoleLeader {
+		epoch = st.Epoch
+	}
 	index, uuid := sink.Seen()
+	same, told := w.index == index && w.uuid == uuid, !w.moved.IsZero()
 	switch {
-	case index == "":
+	case index == "" || same && w.epoch == epoch && !told:
 		return
-	case w.index != index || w.uuid != uuid:
-		at, err := d.recorded(ctx, l, index, uuid)
+	case !same || w.epoch != epoch: // in a new term as well, for what a standby has missed
+		at, err := d.recorded(ctx, l, index, uuid, epoch)
 		if err != nil || at.Index != index || at.UUID != uuid {
 			return // the next look tells
 		}
-		*w = indexWatch{index: index, uuid: uuid}
-		if at.Was != "" && !d.compared(ctx, name, at.Age) {
-			w.moved = time.Now().Add(-at.Age)
-			d.tellMoved(name, at.Was, index)
+		compared, err := d.compared(ctx, name, at.Age)
+		if err != nil {
 			return
 		}
-	case w.moved.IsZero() || !d.compared(ctx, name, time.Since(w.moved)):
-		return
+		*w = indexWatch{index: index, uuid: uuid, epoch: epoch}
+		if at.Was != "" && !compared {
+			w.moved = time.Now().Add(-at.Age)
+			if !same || !told {
+				d.tellMoved(name, at.Was, index)
+			}
+			return
+		}
+	default:
+		if compared, err := d.compared(ctx, name, time.Since(w.moved)); err != nil || !compared {
+			return
+		}
 	}
 	w.moved = time.Time{}
 	d.Health.SetMoved(name, "")
 }
 
-// recorded returns what the leaders have recorded last of a projection's index. It records what has been found where that is
-// another one, and this instance leads.
-func (d *daemon) recorded(ctx context.Context, l projector, index, uuid string) (outbox.WrittenIndex, error) {
-	name, st := l.proj.Name(), d.elector.Status()
+// recorded returns what the leaders have recorded last of a projection's index. In a term it records what has been found where
+// that is another one.
+func (d *daemon) recorded(ctx context.Context, l projector, index, uuid string, epoch int64) (outbox.WrittenIndex, error) {
+	name := l.proj.Name()
 	at, err := outbox.ReadIndex(ctx, d.pool, name, d.cfg.Database.Timeout)
-	if err != nil || at.Index == index && at.UUID == uuid || st.Role != leader.RoleLeader {
+	if err != nil || at.Index == index && at.UUID == uuid || epoch == 0 {
 		return at, err
 	}
 	row, err := outbox.ReadRebuild(ctx, d.pool, name, d.cfg.Database.Timeout)
@@ -64,7 +77,7 @@ func (d *daemon) recorded(ctx context.Context, l projector, index, uuid string) 
 	if movedBy(row, at, index) {
 		now.Was = ""
 	}
-	return now, l.store.RecordIndex(ctx, st.Epoch, now)
+	return now, l.store.RecordIndex(ctx, epoch, now)
 }
 
 // movedBy reports whether a rebuild has moved the name to an index since another one was recorded. Each does so once: what

@@ -127,6 +127,9 @@ func TestIndexThatIsReplacedWhileWeftIsStoppedIsTold(t *testing.T) {
 	led("c", want, 1)
 	led("d", want, 1)
 	r.compared()
+	if _, err := outbox.BeginVerify(t.Context(), r.pool, searchProjection, outbox.VerifyCommand, false, testenv.Limit); err != nil { // the next one
+		t.Fatal(err)
+	}
 	led("e", "", 0)
 }
 

@@ -59,9 +59,11 @@ func (d *daemon) rival(ctx context.Context, l projector, w *rivalWatch, unusable
 	if w.epoch == 0 || unusable != nil || index == "" {
 		return
 	}
-	if w.told && d.compared(ctx, name, time.Since(w.seen)-2*rivalPause) {
-		w.told, w.strikes = false, 0
-		d.Health.SetRival(name, "")
+	if w.told {
+		if compared, err := d.compared(ctx, name, time.Since(w.seen)-2*rivalPause); compared && err == nil {
+			w.told, w.strikes = false, 0
+			d.Health.SetRival(name, "")
+		}
 	}
 	if w.index != index { // as after a rebuild
 		w.index, w.marks = index, 0
@@ -115,10 +117,11 @@ func (d *daemon) tellRival(name, index string, by elastic.Led) {
 	d.Health.SetRival(name, what+": "+remedy)
 }
 
-// compared reports whether a comparison of a projection has ended that began less than some time ago.
-func (d *daemon) compared(ctx context.Context, name string, within time.Duration) bool {
+// compared reports whether a comparison of a projection has ended that began less than some time ago, also where another one
+// goes on since.
+func (d *daemon) compared(ctx context.Context, name string, within time.Duration) (bool, error) {
 	all, err := outbox.ReadVerify(ctx, d.pool, name, d.cfg.Database.Timeout)
-	return err == nil && slices.ContainsFunc(all, func(v outbox.VerifyProgress) bool { return v.FinishedAt != nil && v.Begun < within })
+	return slices.ContainsFunc(all, func(v outbox.VerifyProgress) bool { return v.CoveredAt != nil && v.Covered < within }), err
 }
 
 // elasticOf returns where a projection writes to, if that is Elasticsearch.

@@ -81,7 +81,7 @@ func TestLeadersOfTwoDatabasesInOneIndexAreTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.compared()
-	r.exec("update weft_verify set began_at = now() + interval '3 minutes'") // long after the other one has gone
+	r.exec("update weft_verify set covered_at = now() + interval '3 minutes' where part = 'command'") // long after the other one has gone
 	testenv.Eventually(t, func() bool { return rivalOf(a) == "" }, "nothing after the comparison")
 	if now := r.mark(); now.Marked.Equal(first.Marked) {
 		t.Errorf("got the first mark again: %+v", now)

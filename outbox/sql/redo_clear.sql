@@ -1,6 +1,6 @@
 -- Forgets a page of the entities that are to be written again, in their order.
 --   $1 group, $2 epoch, $3 instance, $4 projection, $5 entity type and $6 entity id that the page begins at, $7 most entities
--- Answers how many it has forgotten, and the type and the id of the last.
+-- Answers how many the page has, and the type and the id of the last.
 with fence as materialized ({fence}
 ), page as materialized (
   select ctid as address, entity_type, entity_id from weft_redo
@@ -12,4 +12,4 @@ with fence as materialized ({fence}
 ), last as (
   select entity_type, entity_id from page order by entity_type desc, entity_id desc limit 1
 )
-select (select count(*) from fence), (select count(*) from forgotten), coalesce((select entity_type from last), ''), coalesce((select entity_id from last), '')
+select (select count(*) from fence), (select count(*) from page), coalesce((select entity_type from last), ''), coalesce((select entity_id from last), '')
