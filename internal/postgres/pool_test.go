@@ -51,48 +51,35 @@ func TestTimesAreReadWhateverTheDateStyle(t *testing.T) {
 	}
 }
 
-// weft bounds each statement itself. The setting would end the session as well, and what took too long would not be
-// repeated with less. A session follows what is set for the server while it lives, unless it has a value of its own.
-func TestTransactionTimeoutOfTheDatabaseDoesNotHold(t *testing.T) {
+// weft bounds each statement itself, and its sessions are idle between two: the settings would end the session as well, and what
+// took too long would not be repeated with less. A session follows what is set for the server while it lives, unless it has a value
+// of its own.
+func TestTimeoutsOfTheDatabaseDoNotHold(t *testing.T) {
 	t.Parallel()
-	if testenv.PostgresMajor(t) < 17 {
-		t.Skip("transaction_timeout came with PostgreSQL 17")
-	}
-	for _, set := range []string{"0", "50ms"} {
-		url := testenv.Database(t)
-		_, err := testenv.Pool(t, url).Exec(t.Context(), "do $$ begin execute format('alter database %I set transaction_timeout = %L', current_database(), '"+set+"'); end $$")
-		if err != nil {
-			t.Fatal(err)
-		}
-		pool, err := postgres.NewPool(t.Context(), url, postgres.Options{MaxConns: 1})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(pool.Close)
-		var got string
-		err = pool.QueryRow(t.Context(), "select source || ', ' || setting from pg_settings, pg_sleep(0.2) where name = 'transaction_timeout'").Scan(&got)
-		if err != nil || got != "session, 0" {
-			t.Errorf("set to %s: transaction_timeout is that of the %s, %v, want the session's own, 0, and a statement of 200 ms", set, got, err)
-		}
-	}
-}
-
-// The sessions of a pool are idle between two statements, and a setting of the role or the database would end them.
-func TestIdleTimeoutOfTheDatabaseDoesNotHold(t *testing.T) {
-	t.Parallel()
-	url := testenv.Database(t)
-	_, err := testenv.Pool(t, url).Exec(t.Context(), "do $$ begin execute format('alter database %I set idle_session_timeout = %L', current_database(), '50ms'); end $$")
-	if err != nil {
-		t.Fatal(err)
-	}
-	pool, err := postgres.NewPool(t.Context(), url, postgres.Options{MaxConns: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
-	var got string
-	if err := pool.QueryRow(t.Context(), "show idle_session_timeout").Scan(&got); err != nil || got != "0" {
-		t.Errorf("got %s, %v, want 0", got, err)
+	for setting, since := range map[string]int{"transaction_timeout": 17, "idle_session_timeout": 14} {
+		t.Run(setting, func(t *testing.T) {
+			t.Parallel()
+			if testenv.PostgresMajor(t) < since {
+				t.Skipf("%s came with PostgreSQL %d", setting, since)
+			}
+			for _, set := range []string{"0", "50ms"} {
+				url := testenv.Database(t)
+				_, err := testenv.Pool(t, url).Exec(t.Context(), "do $$ begin execute format('alter database %I set "+setting+" = %L', current_database(), '"+set+"'); end $$")
+				if err != nil {
+					t.Fatal(err)
+				}
+				pool, err := postgres.NewPool(t.Context(), url, postgres.Options{MaxConns: 1})
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(pool.Close)
+				var got string
+				err = pool.QueryRow(t.Context(), "select source || ', ' || setting from pg_settings, pg_sleep(0.2) where name = $1", setting).Scan(&got)
+				if err != nil || got != "session, 0" {
+					t.Errorf("set to %s: it is that of the %s, %v, want the session's own, 0, and a statement of 200 ms", set, got, err)
+				}
+			}
+		})
 	}
 }
 
