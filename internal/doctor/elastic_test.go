@@ -81,6 +81,31 @@ func visit(t *testing.T, url string, transport http.RoundTripper, index string, 
 	return e.found
 }
 
+// A cluster is red for a moment while somebody makes an index, and is a finding only where it stays so.
+func TestClusterThatIsRedForAMoment(t *testing.T) {
+	t.Parallel()
+	for status, want := range map[int]int{http.StatusOK: 0, http.StatusRequestTimeout: 1} {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			a := well()
+			switch {
+			case r.URL.Path != "/_cluster/health":
+				a.ServeHTTP(w, r)
+			case r.URL.Query().Get("wait_for_status") == "yellow":
+				w.Header().Set("Content-Type", "application/json")
+				w.WriteHeader(status)
+				_, _ = w.Write([]byte(`{"status":"yellow","unassigned_shards":3}`))
+			default:
+				a["GET /_cluster/health"] = `{"status":"red","unassigned_shards":3}`
+				a.ServeHTTP(w, r)
+			}
+		}))
+		if found := visit(t, s.URL, http.DefaultTransport, "idx"); len(found) != want {
+			t.Errorf("got %+v where the server answers a wait for another state with %d, want %d findings", found, status, want)
+		}
+		s.Close()
+	}
+}
+
 // The name that is searched has the index of each shard, and nothing else.
 func TestFindingsAboutTheIndexesOfShards(t *testing.T) {
 	t.Parallel()
