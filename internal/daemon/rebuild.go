@@ -168,6 +168,9 @@ func (r *rebuilder) step(ctx context.Context) (err error) {
 		if at, err := r.sink.Place(ctx); err != nil {
 			return err
 		} else if at.Index == r.row.NewIndex {
+			if errors.Is(r.refused, errRefuses) && r.rests() {
+				return r.refused
+			}
 			return r.finish(ctx)
 		}
 	}

@@ -253,6 +253,8 @@ func (r *rebuilder) send(ctx context.Context, page []outbox.RedoEntity) ([]outbo
 	return out, err
 }
 
+var errRefuses = errors.New("the new index refuses")
+
 // again writes what is kept in weft_redo, and returns an error while something is left.
 func (r *rebuilder) again(ctx context.Context) error {
 	var (
@@ -291,7 +293,7 @@ func (r *rebuilder) again(ctx context.Context) error {
 		if r.sink != nil && !r.holding {
 			template = r.sink.Templated(ctx, r.row.NewIndex)
 		}
-		r.refused = fmt.Errorf("the new index refuses %s %s: %s%s; correct the rows, or end this with `weft rebuild abort` and correct the mapping",
+		r.refused = fmt.Errorf("%w %s %s: %s%s; correct the rows, or end this with `weft rebuild abort` and correct the mapping", errRefuses,
 			records.Counted(left, "one entity,", "%d entities, the first is"), first.Key, first.Detail, template)
 		r.retry = time.Now().Add(min(tryRest*time.Since(began), mostRest))
 	}

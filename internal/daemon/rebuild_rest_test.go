@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -12,17 +13,15 @@ import (
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
-// What the new index goes on to refuse is tried again after a pause many times as long as the try: it may be all that the source
-// has, and came again every second. An abort does not wait for it.
-func TestRebuildRestsBetweenTriesOfWhatIsRefused(t *testing.T) {
-	t.Parallel()
-	const takes = 500 * time.Millisecond
-	r := setup(t)
-	r.fillSource(3)
-	type try struct{ began, ended time.Time }
+// takes is how long an index that refuses documents takes for a request.
+const takes = 500 * time.Millisecond
+
+type try struct{ began, ended time.Time }
+
+// refusal answers requests that fill the new index as one does that refuses each document.
+func refusal() (func(http.ResponseWriter, *http.Request, []byte) bool, <-chan try) {
 	tries := make(chan try, 100)
-	f := newFront(t, r.elastic)
-	f.set(func(w http.ResponseWriter, req *http.Request, body []byte) bool {
+	return func(w http.ResponseWriter, req *http.Request, body []byte) bool {
 		if !fills(req) {
 			return false
 		}
@@ -37,7 +36,18 @@ func TestRebuildRestsBetweenTriesOfWhatIsRefused(t *testing.T) {
 		_, _ = io.WriteString(w, `{"items":[`+strings.Join(items, ",")+`]}`)
 		tries <- try{began, time.Now()}
 		return true
-	})
+	}, tries
+}
+
+// What the new index goes on to refuse is tried again after a pause many times as long as the try: it may be all that the source
+// has, and came again every second. An abort does not wait for it.
+func TestRebuildRestsBetweenTriesOfWhatIsRefused(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	r.fillSource(3)
+	f := newFront(t, r.elastic)
+	refuse, tries := refusal()
+	f.set(refuse)
 	r.start("a", "ELASTIC_URL="+f.URL).awaitReady(200, `"role": "leader"`)
 	r.askRebuild(searchProjection, false)
 	<-tries // of the fill
@@ -56,6 +66,36 @@ func TestRebuildRestsBetweenTriesOfWhatIsRefused(t *testing.T) {
 	}
 	if n := len(tries); n > 0 {
 		t.Errorf("%d more tries before the abort", n)
+	}
+}
+
+// The rest holds also once the alias has moved, where the answer of the move was lost. Tries came each second.
+func TestRebuildRestsBetweenTriesAfterTheMove(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	r.fillSource(3)
+	f := newFront(t, r.elastic)
+	refuse, tries := refusal()
+	var moved atomic.Bool
+	f.set(func(w http.ResponseWriter, req *http.Request, body []byte) bool {
+		if moves(req) {
+			f.pass(discarded{}, req, body)
+			r.exec(`insert into weft_redo (projection, entity_type, entity_id, op, version, detail)
+				select $1, entity_type, entity_id::text, 'upsert', 1, 'refused' from search_index limit 1`, searchProjection)
+			moved.Store(true)
+			panic(http.ErrAbortHandler)
+		}
+		return moved.Load() && refuse(w, req, body)
+	})
+	r.start("a", "ELASTIC_URL="+f.URL).awaitReady(200, `"role": "leader"`)
+	r.askRebuild(searchProjection, false)
+	first, second := <-tries, <-tries
+	if rest := second.began.Sub(first.ended); rest < 5*takes {
+		t.Errorf("tried again %v after a try that took %v", rest, takes)
+	}
+	f.set(func(http.ResponseWriter, *http.Request, []byte) bool { return false })
+	if row := r.awaitRebuild(searchProjection); row.Phase != outbox.RebuildDone {
+		t.Errorf("got %+v", row)
 	}
 }
 
