@@ -84,16 +84,19 @@ func firstSchema(path string) string {
 	path = strings.TrimSpace(path)
 	if quoted, ok := strings.CutPrefix(path, `"`); ok {
 		name, _, _ := strings.Cut(strings.ReplaceAll(quoted, `""`, "\x00"), `"`)
-		return strings.ReplaceAll(name, "\x00", `"`)
+		return cutName(strings.ReplaceAll(name, "\x00", `"`))
 	}
 	name, _, _ := strings.Cut(path, ",")
-	return strings.Map(func(r rune) rune { // as PostgreSQL does, which leaves others as they are
+	return cutName(strings.Map(func(r rune) rune { // as PostgreSQL does, which leaves others as they are
 		if 'A' <= r && r <= 'Z' {
 			return r + 'a' - 'A'
 		}
 		return r
-	}, strings.TrimSpace(name))
+	}, strings.TrimSpace(name)))
 }
+
+// cutName cuts a name as PostgreSQL does, which keeps 63 bytes and no half of a letter.
+func cutName(name string) string { return strings.ToValidUTF8(name[:min(len(name), 63)], "") }
 
 // inspect reads one table of the current schema.
 func (m *migrator) inspect(ctx context.Context, name string) (found, error) {

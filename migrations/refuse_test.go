@@ -107,6 +107,16 @@ func TestSearchPath(t *testing.T) {
 			t.Errorf("tables made: got %v, want none", got)
 		}
 	})
+	t.Run("IsLongerThanAName", func(t *testing.T) {
+		long := strings.Repeat("s", 62)
+		for _, path := range []string{long + "12,app", `"` + long + `12",app`} {
+			exec(t, pool, `create schema "`+long+`1"`)
+			if _, err := migrations.Up(t.Context(), with(t, dsn, "search_path", path)); err != nil {
+				t.Errorf("%s: %v", path, err)
+			}
+			exec(t, pool, `drop schema "`+long+`1" cascade`)
+		}
+	})
 	t.Run("WouldHideTheApplication", func(t *testing.T) {
 		if err := legacy.Create(t.Context(), pool); err != nil {
 			t.Fatal(err)
