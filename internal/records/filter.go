@@ -28,7 +28,7 @@ func (m *Moment) Type() string { return "time" }
 // Set reads a duration, of whole days too, or a time.
 func (m *Moment) Set(s string) error {
 	at, err := time.Parse(time.RFC3339, s)
-	if err == nil {
+	if err == nil && !at.IsZero() { // which stands for none
 		*m = Moment{at: at, given: true}
 		return nil
 	}

@@ -18,7 +18,7 @@ func TestMomentReadsDaysAsOtherSettingsDo(t *testing.T) {
 			t.Errorf("%s: got %v, %v, want %v", text, m.Resolve(now), err, want)
 		}
 	}
-	for _, text := range []string{"d", "-1d", "1.5d", "7 d", "yesterday", "-3h", "99999d"} {
+	for _, text := range []string{"d", "-1d", "1.5d", "7 d", "yesterday", "-3h", "99999d", "0001-01-01T00:00:00Z"} {
 		var m records.Moment
 		if err := m.Set(text); err == nil || m.Given() {
 			t.Errorf("%q: got %v, want a refusal", text, m.Resolve(now))
