@@ -230,7 +230,7 @@ func (c *checker) index(ctx context.Context, sink *elastic.Sink) {
 		return
 	}
 	switch {
-	case errors.Is(err, elastic.ErrProduct):
+	case errors.Is(err, elastic.ErrProduct), errors.Is(err, elastic.ErrRefused):
 		c.find("index", err.Error(), "")
 		return
 	case errors.Is(err, elastic.ErrUnchecked):

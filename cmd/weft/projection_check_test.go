@@ -362,6 +362,23 @@ func TestProjectionCheckNamesAnIndexThatRequiresARouting(t *testing.T) {
 	}
 }
 
+// Where Elasticsearch does not let weft in, that is all there is to tell: no privilege would help.
+func TestProjectionCheckTellsOfRefusedCredentialsOnce(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	env := s.front(func(w http.ResponseWriter, _ *http.Request, _ string) bool {
+		w.Header().Set("X-Elastic-Product", "Elasticsearch")
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusUnauthorized)
+		fmt.Fprint(w, `{"error":{"type":"security_exception","reason":"unable to authenticate user"},"status":401}`)
+		return true
+	})
+	r := weft(t, env, "projection", "check")
+	if r.code != exitBad || strings.Count(r.out, "unable to authenticate user") != 1 || strings.Contains(r.out, "manage_index_templates") {
+		t.Errorf("exit %d, want %d with the refusal alone: %s%s", r.code, exitBad, r.out, r.errOut)
+	}
+}
+
 // An index that somebody else has made may have a field with another type, which refuses the documents.
 func TestProjectionCheckNamesAFieldOfAnotherTypeInAForeignIndex(t *testing.T) {
 	t.Parallel()

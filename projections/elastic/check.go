@@ -35,7 +35,7 @@ func (s *Sink) checkDefinition(ctx context.Context, definition map[string]any) e
 	}
 	_, err = s.ask(ctx, "check the definition", esapi.IndicesSimulateTemplateRequest{Instrument: s.client.InstrumentationEnabled(), Body: bytes.NewReader(body)})
 	switch statusOf(err) {
-	case http.StatusUnauthorized, http.StatusForbidden:
+	case http.StatusForbidden:
 		return ErrUnchecked
 	case http.StatusBadRequest:
 		if e, ok := errors.AsType[*statusError](err); ok && e.cause.root() != "" {
