@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype/zeronull"
 	"go.uber.org/zap"
 
@@ -57,16 +59,19 @@ func (c *Chronicle) Close() {}
 // Version is what is written to projection_version.
 func (c *Chronicle) Version() int { return c.version }
 
-// Ready implements Projection: both tables can be read.
+// Ready implements Projection: Postgres takes the statement, which it checks the rights for as it explains it.
 func (c *Chronicle) Ready(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	rows, err := c.pool.Query(limited, "select from chronicle_events, chronicle_entries limit 0")
+	rows, err := c.pool.Query(limited, "explain "+entriesQuery, "", 0, []string{}, []bool{}, c.version, "")
 	if err == nil {
 		rows.Close()
 		err = rows.Err()
 	}
 	if err != nil {
+		if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == pgerrcode.InsufficientPrivilege {
+			err = fmt.Errorf("%w; run `weft migrate grant` as the owner of the tables", err)
+		}
 		return databaseFault(ctx, "chronicle tables", err)
 	}
 	return nil

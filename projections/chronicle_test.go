@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 	"go.uber.org/zap/zaptest"
 
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -228,4 +229,26 @@ func TestChronicleFaultsOfTheDatabase(t *testing.T) {
 	}
 	b.exec("create trigger t before insert on chronicle_entries for each row execute function fail('P0001')")
 	wantOutcomes(t, b.project(c, event(outbox.Upsert, k, 1)), []outbox.Outcome{outbox.Reject(outbox.ReasonDeterministic, "")})
+}
+
+// The probe of an outage says so while a right is missing; otherwise it ends the outage at once, and weft tries in vain without pause.
+func TestChronicleIsNotReadyWithoutARight(t *testing.T) {
+	t.Parallel()
+	dsn := testenv.Database(t)
+	owner := &bench{tb: t, pool: testenv.Pool(t, dsn)}
+	user := testenv.Runner(t, dsn)
+	c := (&bench{tb: t, pool: testenv.Pool(t, testenv.As(t, dsn, user))}).chronicle(1)
+	for _, right := range []string{"select on chronicle_events", "select on chronicle_entries", "insert on chronicle_entries", "update on chronicle_entries",
+		"delete on chronicle_entries"} {
+		if err := c.Ready(t.Context()); err != nil {
+			t.Fatalf("with every right: %v", err)
+		}
+		owner.exec("revoke " + right + " from " + user.Username())
+		table := right[strings.LastIndex(right, " ")+1:]
+		f, ok := errors.AsType[*outbox.Fault](c.Ready(t.Context()))
+		if !ok || !f.Shared || !strings.Contains(f.Error(), "permission denied for table "+table) || !strings.Contains(f.Error(), "weft migrate grant") {
+			t.Errorf("without %s: got %v, want a shared fault that names the table and the remedy", right, f)
+		}
+		owner.exec("grant " + right + " to " + user.Username())
+	}
 }
