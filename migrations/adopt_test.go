@@ -119,10 +119,13 @@ func takePicture(t *testing.T, pool *pgxpool.Pool, since time.Time) picture {
 func TestAdoptOldDeployment(t *testing.T) {
 	t.Parallel()
 	dsn, pool := setup(t)
-	if err := legacy.CreateOld(t.Context(), pool); err != nil {
+	if err := legacy.Create(t.Context(), pool); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := legacy.Fill(t.Context(), pool, 2000); err != nil {
+		t.Fatal(err)
+	}
+	if err := legacy.MakeOld(t.Context(), pool); err != nil {
 		t.Fatal(err)
 	}
 	const files = `select format('%s %s', relname, relfilenode) from pg_class where relnamespace = quote_ident(current_schema())::regnamespace

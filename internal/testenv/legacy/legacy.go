@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -41,18 +40,11 @@ const deadWorker = "outbox-worker-wl-app-02-4711"
 // pending. One pending event in 25 waits for a retry, if it is the first unsettled one
 // of its entity. Every twelfth entity ends in a delete and has no row in search_index;
 // one in 97 lost its row without one.
-func Fill(ctx context.Context, db DB, n int) (Filled, error) {
-	current, err := isCurrent(ctx, db)
-	if err != nil {
-		return Filled{}, fmt.Errorf("fill legacy tables: %w", err)
-	}
+func Fill(ctx context.Context, db DB, n int) (f Filled, err error) {
 	chronicles := n / 4
-	for _, sql := range []string{fmt.Sprintf(fillSearch(current), n-chronicles), fmt.Sprintf(fillChronicle(current), chronicles)} {
-		if _, err := db.Exec(ctx, sql); err != nil {
-			return Filled{}, fmt.Errorf("fill legacy tables: %w", err)
-		}
+	if err := execute(ctx, db, fmt.Sprintf(fillSearch, n-chronicles), fmt.Sprintf(fillChronicle, chronicles)); err != nil {
+		return f, fmt.Errorf("fill legacy tables: %w", err)
 	}
-	var f Filled
 	if f.Search, err = count(ctx, db, "search_outbox_events"); err != nil {
 		return f, err
 	}
@@ -89,33 +81,28 @@ const states = `
 	first and i > n * 0.63 and i %% 25 = 0 as waits`
 
 // row holds the values for the columns in outboxColumns, from the states above.
-func row(current bool) string {
-	return list(current, `
+const row = `
 		gen_random_uuid(), entity_type, entity_id, op, version, at, status,
-		case when status = 'processing' or status = 'done' and i %% 10 = 0 then '`+deadWorker+`' end,
+		case when status = 'processing' or status = 'done' and i %% 10 = 0 then '` + deadWorker + `' end,
 		case when status = 'processing' then now() - interval '10 min' - i %% 300 * interval '1 s' end,
 		case when status = 'failed' then 10 when waits then 3 when status = 'processing' then 1 else 0 end,
 		case when waits then now() + (i %% 7 - 5) * interval '1 s' end,
 		case when status = 'pending' and not waits then at else at + interval '3 s' end,
 		case when status = 'done' then at + interval '3 s' end,
 		case when status = 'failed' then 'RequestError(400, mapper_parsing_exception)'
-		     when waits then 'ConnectionError: connection refused' end`, `
+		     when waits then 'ConnectionError: connection refused' end,
 		case when status = 'processing' then now() - interval '10 min 30 s' - i %% 300 * interval '1 s' end,
 		case when status = 'failed' then 'es_4xx' when waits then 'es_connect' end,
-		case when i %% 3 = 0 then '00-' || md5(i::text) || '-' || left(md5('span' || i), 16) || '-01' end`,
-		`case when i %% 400 = 0 then 1 else 0 end`)
-}
+		case when i %% 3 = 0 then '00-' || md5(i::text) || '-' || left(md5('span' || i), 16) || '-01' end,
+		case when i %% 400 = 0 then 1 else 0 end`
 
-func outboxColumns(current bool) string {
-	return list(current, `id, entity_type, entity_id, op, event_version, created_at, status, owner, lease_until,
-		attempts, next_retry_at, updated_at, processed_at, error`,
-		`processing_started_at, error_reason, traceparent`, `replay_count`)
-}
+const outboxColumns = `id, entity_type, entity_id, op, event_version, created_at, status, owner, lease_until,
+		attempts, next_retry_at, updated_at, processed_at, error,
+		processing_started_at, error_reason, traceparent, replay_count`
 
 // The number of entities is a quarter of the number of events; the last event of an
 // entity decides whether it is there.
-func fillSearch(current bool) string {
-	return `with size as (select %d as n),
+const fillSearch = `with size as (select %d as n),
 	event as (
 		select i, n, now() - (n - i) * interval '40 ms' as at,
 			hashint8(i)::bigint & 2147483647 as h, greatest(n / 4, 1) as entities
@@ -135,18 +122,16 @@ func fillSearch(current bool) string {
 	stated as (
 		select *, case when last and e %% 12 = 0 then 'delete' else 'upsert' end as op, ` + states + ` from ordered),
 	rows as (
-		insert into search_outbox_events (` + outboxColumns(current) + `) select ` + row(current) + ` from stated)
-	insert into search_index (` + list(current, `id, entity_type, entity_id, text, snippet, rank_score, created_at, updated_at, event_version`, `library_id`) + `)
-	select ` + list(current, `gen_random_uuid(), entity_type, entity_id,
+		insert into search_outbox_events (` + outboxColumns + `) select ` + row + ` from stated)
+	insert into search_index (id, entity_type, entity_id, text, snippet, rank_score, created_at, updated_at, event_version, library_id)
+	select gen_random_uuid(), entity_type, entity_id,
 		'Notes of ' || entity_type || ' ' || e || ': ' || repeat(md5(e::text) || ' ', 1 + (e %% 12)::int) || 'edit ' || i,
 		case when e %% 5 > 0 then 'Notes of ' || entity_type || ' ' || e end,
-		case when e %% 4 > 0 then (e %% 100) / 100.0 end, at, at, version`,
-		`case when e %% 6 > 0 then md5('library' || e %% 30)::uuid end`) + `
+		case when e %% 4 > 0 then (e %% 100) / 100.0 end, at, at, version,
+		case when e %% 6 > 0 then md5('library' || e %% 30)::uuid end
 	from stated where last and op = 'upsert' and e %% 97 <> 5`
-}
 
-func fillChronicle(current bool) string {
-	return `with size as (select %d as n),
+const fillChronicle = `with size as (select %d as n),
 	book as (insert into books select md5('book' || b)::uuid, 'Book ' || b from generate_series(0, 49) b returning id),
 	block as (
 		insert into blocks select md5('block' || b)::uuid, md5('book' || b %% 50)::uuid from generate_series(0, 499) b returning id),
@@ -156,17 +141,16 @@ func fillChronicle(current bool) string {
 		from size, generate_series(1, n) i),
 	stated as materialized (select *, ` + states + ` from event),
 	told as (
-		insert into chronicle_events (` + list(current, `id, event_type, book_id, block_id, actor_id, payload, occurred_at, created_at`, `correlation_id`) + `)
-		select ` + list(current, `entity_id, (array['book_created', 'book_opened', 'block_updated', 'block_moved'])[1 + i %% 4],
+		insert into chronicle_events (id, event_type, book_id, block_id, actor_id, payload, occurred_at, created_at, correlation_id)
+		select entity_id, (array['book_created', 'book_opened', 'block_updated', 'block_moved'])[1 + i %% 4],
 			md5('book' || i %% 500 %% 50)::uuid, case when i %% 4 > 1 then md5('block' || i %% 500)::uuid end,
-			md5('actor' || i %% 9)::uuid, jsonb_build_object('n', i), at, at`, `'c-' || i`) + `
+			md5('actor' || i %% 9)::uuid, jsonb_build_object('n', i), at, at, 'c-' || i
 		from stated returning *),
 	entries as (
 		insert into chronicle_entries (id, event_type, book_id, block_id, actor_id, occurred_at, created_at, payload, summary, projection_version, updated_at)
 		select t.id, t.event_type, t.book_id, t.block_id, t.actor_id, t.occurred_at, t.created_at, t.payload, t.event_type, 1, t.created_at
 		from told t join stated s on s.entity_id = t.id where s.status = 'done')
-	insert into chronicle_outbox_events (` + outboxColumns(current) + `) select ` + row(current) + ` from stated`
-}
+	insert into chronicle_outbox_events (` + outboxColumns + `) select ` + row + ` from stated`
 
 // Produce is one edit as the application makes it: a row of search_index and its
 // event, then a chronicle event and its own, in one transaction that names every
@@ -176,8 +160,10 @@ func Produce(ctx context.Context, db DB) error {
 	if err != nil {
 		return fmt.Errorf("produce: %w", err)
 	}
-	columns := list(current, "id, entity_type, entity_id, op, event_version, created_at, status, attempts, updated_at", "replay_count")
-	zero := list(current, "", "0")
+	columns, zero := "id, entity_type, entity_id, op, event_version, created_at, status, attempts, updated_at", ""
+	if current {
+		columns, zero = columns+", replay_count", ", 0"
+	}
 	entity, book, told := uuid.New(), uuid.New(), uuid.New()
 	version := time.Now().UnixMicro()
 	var batch pgx.Batch
@@ -204,35 +190,30 @@ type DB interface {
 }
 
 // Create makes the tables of a current deployment in the current schema.
-func Create(ctx context.Context, db DB) error { return create(ctx, db, true) }
+func Create(ctx context.Context, db DB) error {
+	return execute(ctx, db, slices.Concat(content(), outbox("search"), outbox("chronicle"), chronicle())...)
+}
 
-// CreateOld makes those of an early deployment: without replay_count and
+// MakeOld makes the tables, which may be filled, those of an early deployment: without replay_count and
 // last_replayed_*, traceparent and tracestate, processing_started_at, error_reason,
 // search_index.library_id, the envelope of chronicle_events, and environment_sentinel.
-func CreateOld(ctx context.Context, db DB) error { return create(ctx, db, false) }
+func MakeOld(ctx context.Context, db DB) error {
+	const later = ` drop processing_started_at, drop error_reason, drop traceparent, drop tracestate,
+		drop replay_count, drop last_replayed_at, drop last_replayed_by, drop last_replayed_reason`
+	return execute(ctx, db,
+		`alter table search_outbox_events`+later, `alter table chronicle_outbox_events`+later,
+		`alter table search_index drop library_id`,
+		`alter table chronicle_events drop schema_version, drop provenance, drop source, drop actor_kind, drop correlation_id`,
+		`drop table environment_sentinel`)
+}
 
-func create(ctx context.Context, db DB, current bool) error {
-	statements := slices.Concat(content(current), outbox("search", current), outbox("chronicle", current), chronicle(current))
-	if current {
-		statements = append(statements,
-			`create table environment_sentinel (
-				id integer primary key, project text not null default 'wordloom', env text not null,
-				created_at timestamptz not null default now())`,
-			`insert into environment_sentinel (id, env) values (1, 'test')`)
-	}
+func execute(ctx context.Context, db DB, statements ...string) error {
 	for _, s := range statements {
 		if _, err := db.Exec(ctx, s); err != nil {
-			return fmt.Errorf("create legacy schema: %s: %w", s, err)
+			return fmt.Errorf("legacy schema: %s: %w", s, err)
 		}
 	}
 	return nil
-}
-
-func only(current bool, s string) string {
-	if current {
-		return s
-	}
-	return ""
 }
 
 func indexes(table string, columns ...string) []string {
@@ -245,14 +226,14 @@ func indexes(table string, columns ...string) []string {
 
 // content is what the outboxes tell about: books and blocks by their keys only, and
 // the denormalised rows that become documents.
-func content(current bool) []string {
+func content() []string {
 	all := []string{
 		`create table books (id uuid primary key, title varchar(255) not null)`,
 		`create table blocks (id uuid primary key, book_id uuid not null references books (id) on delete cascade)`,
 		`create table search_index (
 			id uuid not null primary key,
-			entity_type varchar(50) not null,` + only(current, `
-			library_id uuid,`) + `
+			entity_type varchar(50) not null,
+			library_id uuid,
 			entity_id uuid not null,
 			text text not null,
 			snippet text,
@@ -263,11 +244,15 @@ func content(current bool) []string {
 			constraint uq_search_index_entity unique (entity_type, entity_id))`,
 		`create index idx_search_index_updated on search_index (updated_at)`,
 		`create index idx_search_index_entity on search_index (entity_type, entity_id)`,
+		`create table environment_sentinel (
+			id integer primary key, project text not null default 'wordloom', env text not null,
+			created_at timestamptz not null default now())`,
+		`insert into environment_sentinel (id, env) values (1, 'test')`,
 	}
 	return append(all, indexes("search_index", "entity_type", "entity_id", "event_version")...)
 }
 
-func outbox(kind string, current bool) []string {
+func outbox(kind string) []string {
 	table := kind + "_outbox_events"
 	all := []string{
 		`create table ` + table + ` (
@@ -283,7 +268,7 @@ func outbox(kind string, current bool) []string {
 			attempts integer not null,
 			next_retry_at timestamptz,
 			updated_at timestamptz not null,
-			processed_at timestamptz,` + only(current, `
+			processed_at timestamptz,
 			processing_started_at timestamptz,
 			error_reason varchar(80),
 			traceparent varchar(512),
@@ -291,20 +276,17 @@ func outbox(kind string, current bool) []string {
 			replay_count integer not null,
 			last_replayed_at timestamptz,
 			last_replayed_by varchar(120),
-			last_replayed_reason text,`) + `
+			last_replayed_reason text,
 			error text)`,
 		fmt.Sprintf(`create index idx_%s_outbox_entity on %s (entity_type, entity_id)`, kind, table),
 		fmt.Sprintf(`create index idx_%s_outbox_processed on %s (processed_at)`, kind, table),
 		fmt.Sprintf(`create index idx_%s_outbox_claim on %s (status, next_retry_at, lease_until, event_version)`, kind, table),
 	}
-	all = append(all, indexes(table, "entity_type", "entity_id", "event_version", "status", "owner", "lease_until", "next_retry_at", "processed_at")...)
-	if current {
-		all = append(all, indexes(table, "processing_started_at", "error_reason")...)
-	}
-	return all
+	return append(all, indexes(table, "entity_type", "entity_id", "event_version", "status", "owner", "lease_until", "next_retry_at", "processed_at",
+		"processing_started_at", "error_reason")...)
 }
 
-func chronicle(current bool) []string {
+func chronicle() []string {
 	references := `
 		book_id uuid not null references books (id) on delete cascade,
 		block_id uuid references blocks (id) on delete set null,`
@@ -313,12 +295,12 @@ func chronicle(current bool) []string {
 			id uuid not null primary key,
 			event_type varchar(64) not null,` + references + `
 			actor_id uuid,
-			payload jsonb not null default '{}',` + only(current, `
+			payload jsonb not null default '{}',
 			schema_version integer default 1,
 			provenance varchar(32) default 'unknown',
 			source varchar(64) default 'unknown',
 			actor_kind varchar(32) default 'unknown',
-			correlation_id varchar(128),`) + `
+			correlation_id varchar(128),
 			occurred_at timestamptz not null,
 			created_at timestamptz not null)`,
 		`create index ix_chronicle_events_book_time on chronicle_events (book_id, occurred_at desc)`,
@@ -346,12 +328,4 @@ func isCurrent(ctx context.Context, db DB) (current bool, err error) {
 	err = db.QueryRow(ctx, `select exists (select 1 from pg_attribute
 		where attrelid = to_regclass('search_outbox_events') and attname = 'replay_count' and not attisdropped)`).Scan(&current)
 	return current, err
-}
-
-// list joins columns, the later ones only in a current schema.
-func list(current bool, always string, more ...string) string {
-	if !current {
-		return always
-	}
-	return always + ", " + strings.Join(more, ", ")
 }

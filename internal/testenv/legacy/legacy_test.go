@@ -71,11 +71,14 @@ func TestFillMakesConsistentRows(t *testing.T) {
 func TestOldSchemaFillsAndProduces(t *testing.T) {
 	t.Parallel()
 	pool := testenv.Pool(t, testenv.Schema(t))
-	if err := legacy.CreateOld(t.Context(), pool); err != nil {
+	if err := legacy.Create(t.Context(), pool); err != nil {
 		t.Fatal(err)
 	}
 	a, err := legacy.Fill(t.Context(), pool, 2000)
 	if err != nil {
+		t.Fatal(err)
+	}
+	if err := legacy.MakeOld(t.Context(), pool); err != nil {
 		t.Fatal(err)
 	}
 	if err := legacy.Produce(t.Context(), pool); err != nil {
