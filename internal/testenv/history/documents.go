@@ -255,7 +255,7 @@ type End struct {
 
 // ReadEnd compares index with its source, a query as [reconcile.Run] has it. It is about one
 // moment when the outbox is drained and nobody writes.
-func ReadEnd(ctx context.Context, db reconcile.DB, es *reconcile.Client, index, source string) (*End, error) {
+func ReadEnd(ctx context.Context, db outbox.DB, es *reconcile.Client, index, source string) (*End, error) {
 	compared, err := reconcile.Run(ctx, db, es, index, source)
 	if err != nil {
 		return nil, fmt.Errorf("compare %s with its source: %w", index, err)

@@ -10,12 +10,14 @@ import (
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
+// columns are those that each table of the record begins with.
+const columns = `seq bigint primary key default nextval('{schema}.weftlab_seq'), tx xid8 not null default pg_current_xact_id(),
+  at timestamptz not null default clock_timestamp()`
+
 const install = `
 create sequence if not exists {schema}.weftlab_seq;
 create table if not exists {schema}.weftlab_history (
-  seq bigint primary key default nextval('{schema}.weftlab_seq'),
-  tx xid8 not null default pg_current_xact_id(),
-  at timestamptz not null default clock_timestamp(),
+  {columns},
   source text not null,
   event_id uuid not null, entity_type text not null, entity_id {entity} not null,
   event_version bigint not null, op text not null,
@@ -25,24 +27,18 @@ create table if not exists {schema}.weftlab_history (
 );
 -- A lease has two rows: its begin with the events, and its end without.
 create table if not exists {schema}.weftlab_lease (
-  seq bigint primary key default nextval('{schema}.weftlab_seq'),
-  tx xid8 not null default pg_current_xact_id(),
-  at timestamptz not null default clock_timestamp(),
+  {columns},
   source text not null, batch uuid not null, owner text not null, epoch bigint not null, events uuid[],
   application text not null default coalesce(current_setting('application_name', true), '')
 );
 alter table {schema}.weftlab_lease alter column events set storage external;
 create index if not exists weftlab_lease_batch on {schema}.weftlab_lease (batch);
 create table if not exists {schema}.weftlab_terms (
-  seq bigint primary key default nextval('{schema}.weftlab_seq'),
-  tx xid8 not null default pg_current_xact_id(),
-  at timestamptz not null default clock_timestamp(),
+  {columns},
   group_name text not null, epoch bigint not null, instance text not null
 );
 create table if not exists {schema}.weftlab_source (
-  seq bigint primary key default nextval('{schema}.weftlab_seq'),
-  tx xid8 not null default pg_current_xact_id(),
-  at timestamptz not null default clock_timestamp(),
+  {columns},
   entity_type text not null, entity_id uuid not null,
   event_version bigint not null, deleted boolean not null
 );
@@ -85,14 +81,7 @@ end $$;
 create or replace function {schema}.weftlab_leased() returns trigger language plpgsql security definer as $$
 begin
   insert into {schema}.weftlab_lease (source, batch, owner, epoch, events)
-  select n.table_name, n.batch, n.owner, n.epoch, n.uuids from new_rows n;
-  return null;
-end $$;
-
-create or replace function {schema}.weftlab_lease_ended() returns trigger language plpgsql security definer as $$
-begin
-  insert into {schema}.weftlab_lease (source, batch, owner, epoch)
-  select o.table_name, o.batch, o.owner, o.epoch from old_rows o;
+  select r.table_name, r.batch, r.owner, r.epoch, case when tg_op = 'INSERT' then r.uuids end from changed_rows r;
   return null;
 end $$;
 
@@ -107,9 +96,9 @@ create or replace trigger weftlab_enqueued after insert on {schema}.{table}
 create or replace trigger weftlab_changed after update on {schema}.{table}
   referencing old table as old_rows new table as new_rows for each statement execute function {schema}.weftlab_changed();
 create or replace trigger weftlab_leased after insert on {schema}.weft_lease
-  referencing new table as new_rows for each statement execute function {schema}.weftlab_leased();
+  referencing new table as changed_rows for each statement execute function {schema}.weftlab_leased();
 create or replace trigger weftlab_lease_ended after delete on {schema}.weft_lease
-  referencing old table as old_rows for each statement execute function {schema}.weftlab_lease_ended();
+  referencing old table as changed_rows for each statement execute function {schema}.weftlab_leased();
 do $$
 begin
   if exists (select from pg_trigger where tgrelid = '{schema}.{table}'::regclass and tgname = 'weftlab_removed') then
@@ -163,7 +152,7 @@ create or replace trigger weftlab_written after insert or update or delete on {s
 // search_path, where weft's tables must be, and of its history table, if there is one. It
 // may be called again and for a second table whose entities have ids of the same type. Events that are there already are not in the
 // record. A record of events that weft archives or deletes takes a superuser.
-func Install(ctx context.Context, db DB, table string) error {
+func Install(ctx context.Context, db outbox.DB, table string) error {
 	if err := run(ctx, db, install, table); err != nil {
 		return err
 	}
@@ -175,7 +164,7 @@ func Install(ctx context.Context, db DB, table string) error {
 }
 
 // archived reports whether an outbox table has a history table.
-func archived(ctx context.Context, db DB, table string) (there bool, err error) {
+func archived(ctx context.Context, db outbox.DB, table string) (there bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	if err := db.QueryRow(ctx, `select to_regclass($1) is not null`, outbox.HistoryTable(table)).Scan(&there); err != nil {
@@ -186,9 +175,9 @@ func archived(ctx context.Context, db DB, table string) (there bool, err error) 
 
 // InstallSource adds the record of search_index; [Install] comes first. Rows that are
 // there already are not in the record.
-func InstallSource(ctx context.Context, db DB) error { return run(ctx, db, installSource, "") }
+func InstallSource(ctx context.Context, db outbox.DB) error { return run(ctx, db, installSource, "") }
 
-func run(ctx context.Context, db DB, script, table string) error {
+func run(ctx context.Context, db outbox.DB, script, table string) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	var schema, entity string
@@ -200,7 +189,7 @@ func run(ctx context.Context, db DB, script, table string) error {
 	fill := strings.NewReplacer("{schema}", pgx.Identifier{schema}.Sanitize(), "{table}", pgx.Identifier{table}.Sanitize(),
 		"{history}", pgx.Identifier{outbox.HistoryTable(table)}.Sanitize(), "{source}", table, "{entity}", entity)
 	// The simple protocol runs all statements in one transaction.
-	if _, err := db.Exec(ctx, fill.Replace(script), pgx.QueryExecModeSimpleProtocol); err != nil {
+	if _, err := db.Exec(ctx, fill.Replace(strings.ReplaceAll(script, "{columns}", columns)), pgx.QueryExecModeSimpleProtocol); err != nil {
 		return fmt.Errorf("install history: %w", err)
 	}
 	return nil

@@ -10,17 +10,9 @@ import (
 	"unique"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/samuelhu324-dev/weft/outbox"
 )
-
-// DB is what this package needs of a pool or connection.
-type DB interface {
-	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-}
 
 const (
 	timeout = 30 * time.Second
@@ -114,14 +106,14 @@ type Log struct {
 }
 
 const changes = `
-select seq, tx::text::bigint, {at}, event_id, entity_type, entity_id, event_version, op,
+select seq, tx, {at}, event_id, entity_type, entity_id, event_version, op,
        coalesce(old_status, ''), new_status, coalesce(owner, ''), coalesce(epoch, 0), attempts, reclaim, application
 from weftlab_history
 where source = $1 and seq > $2
 order by 3, min(seq) over (partition by tx), seq`
 
 const leases = `
-select seq, tx::text::bigint, {at}, batch, owner, epoch, events is null, coalesce(events, '{}'), application
+select seq, tx, {at}, batch, owner, epoch, events is null, coalesce(events, '{}'), application
 from weftlab_lease
 where source = $1 and (seq > $2 or batch in (select e.batch from weftlab_lease e where e.seq > $2 and e.events is null))
 order by 3, 1`
@@ -133,7 +125,7 @@ where group_name = $1 and seq > $2
 order by 2, 1`
 
 const source = `
-select seq, tx::text::bigint, {at}, entity_type, entity_id, event_version, deleted
+select seq, tx, {at}, entity_type, entity_id, event_version, deleted
 from weftlab_source
 order by 3, min(seq) over (partition by tx), seq`
 
@@ -141,7 +133,7 @@ const position = `select case when is_called then last_value else 0 end from wef
 
 // Read returns the record of table and group. It is a consistent one when nothing
 // writes to the table any more.
-func Read(ctx context.Context, db DB, table, group string) (*Log, error) {
+func Read(ctx context.Context, db outbox.DB, table, group string) (*Log, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	log, at, err := since(ctx, db, table, group, 0)
@@ -167,7 +159,7 @@ func Read(ctx context.Context, db DB, table, group string) (*Log, error) {
 }
 
 // Position returns where the record is now, for [Since].
-func Position(ctx context.Context, db DB) (seq int64, err error) {
+func Position(ctx context.Context, db outbox.DB) (seq int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	if err := db.QueryRow(ctx, position).Scan(&seq); err != nil {
@@ -179,7 +171,7 @@ func Position(ctx context.Context, db DB) (seq int64, err error) {
 // Since returns the changes and terms of table and group whose statements ran after
 // seq. It costs the size of that part, and is for looking on while a run lasts: the
 // checks want all of the record.
-func Since(ctx context.Context, db DB, table, group string, seq int64) (*Log, error) {
+func Since(ctx context.Context, db outbox.DB, table, group string, seq int64) (*Log, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	log, _, err := since(ctx, db, table, group, seq)
@@ -187,7 +179,7 @@ func Since(ctx context.Context, db DB, table, group string, seq int64) (*Log, er
 }
 
 // since also returns the expression for the time of a row.
-func since(ctx context.Context, db DB, table, group string, seq int64) (log *Log, at string, err error) {
+func since(ctx context.Context, db outbox.DB, table, group string, seq int64) (log *Log, at string, err error) {
 	log, at = &Log{}, "at"
 	if err := db.QueryRow(ctx, `select current_setting('track_commit_timestamp')::boolean`).Scan(&log.Exact); err != nil {
 		return nil, "", fmt.Errorf("read history: %w", err)
@@ -210,7 +202,7 @@ func since(ctx context.Context, db DB, table, group string, seq int64) (log *Log
 	return log, at, nil
 }
 
-func collect[T any](ctx context.Context, db DB, sql string, scan pgx.RowToFunc[T], args ...any) ([]T, error) {
+func collect[T any](ctx context.Context, db outbox.DB, sql string, scan pgx.RowToFunc[T], args ...any) ([]T, error) {
 	rows, _ := db.Query(ctx, sql, args...) // collecting returns its error
 	return pgx.CollectRows(rows, scan)
 }
@@ -219,24 +211,18 @@ func collect[T any](ctx context.Context, db DB, sql string, scan pgx.RowToFunc[T
 func intern(s string) string { return unique.Make(s).Value() }
 
 func scanChange(row pgx.CollectableRow) (c Change, err error) {
-	var (
-		tx                             int64
-		typ, op, from, to, owner, name string
-	)
-	err = row.Scan(&c.Seq, &tx, &c.At, &c.Event, &typ, &c.Key.ID, &c.Version, &op,
+	var typ, op, from, to, owner, name string
+	err = row.Scan(&c.Seq, &c.Tx, &c.At, &c.Event, &typ, &c.Key.ID, &c.Version, &op,
 		&from, &to, &owner, &c.Epoch, &c.Attempts, &c.Reclaim, &name)
-	c.Tx, c.Key.Type, c.Op, c.Owner = uint64(tx), intern(typ), outbox.Op(intern(op)), intern(owner)
+	c.Key.Type, c.Op, c.Owner = intern(typ), outbox.Op(intern(op)), intern(owner)
 	c.From, c.To, c.By = Status(intern(from)), Status(intern(to)), intern(instanceOf(name))
 	return c, err
 }
 
 func scanMark(row pgx.CollectableRow) (m mark, err error) {
-	var (
-		tx          int64
-		owner, name string
-	)
-	err = row.Scan(&m.seq, &tx, &m.at, &m.batch, &owner, &m.epoch, &m.end, &m.events, &name)
-	m.tx, m.owner, m.by = uint64(tx), intern(owner), intern(instanceOf(name))
+	var owner, name string
+	err = row.Scan(&m.seq, &m.tx, &m.at, &m.batch, &owner, &m.epoch, &m.end, &m.events, &name)
+	m.owner, m.by = intern(owner), intern(instanceOf(name))
 	return m, err
 }
 
@@ -251,10 +237,9 @@ func instanceOf(application string) string {
 }
 
 func scanSource(row pgx.CollectableRow) (c SourceChange, err error) {
-	var tx int64
 	var typ string
-	err = row.Scan(&c.Seq, &tx, &c.At, &typ, &c.Key.ID, &c.Version, &c.Deleted)
-	c.Tx, c.Key.Type = uint64(tx), intern(typ)
+	err = row.Scan(&c.Seq, &c.Tx, &c.At, &typ, &c.Key.ID, &c.Version, &c.Deleted)
+	c.Key.Type = intern(typ)
 	return c, err
 }
 

@@ -15,12 +15,9 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-)
 
-// DB is what this package needs of a pool or connection.
-type DB interface {
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-}
+	"github.com/samuelhu324-dev/weft/outbox"
+)
 
 // Kind says how a document differs.
 type Kind string
@@ -88,7 +85,7 @@ from search_index`
 // Run refreshes index, an index or alias, and compares all of it with all rows of source: a query for
 // the documents that there must be, with id, version and fields, as jsonb, which finds its tables by db's
 // search_path. Where there is a routing, it and a colon precede the id. A difference is no error.
-func Run(ctx context.Context, db DB, es *Client, index, source string) (*Report, error) {
+func Run(ctx context.Context, db outbox.DB, es *Client, index, source string) (*Report, error) {
 	path := "/" + url.PathEscape(index)
 	if err := es.Do(ctx, http.MethodPost, path+"/_refresh", nil, nil); err != nil {
 		return nil, fmt.Errorf("refresh %s: %w", index, err)
@@ -188,7 +185,7 @@ type row struct {
 	fields  []byte // JSON
 }
 
-func readRows(ctx context.Context, db DB, source string) (map[string]row, error) {
+func readRows(ctx context.Context, db outbox.DB, source string) (map[string]row, error) {
 	answer, _ := db.Query(ctx, source) // its error is that of the rows
 	out := map[string]row{}
 	var id string
