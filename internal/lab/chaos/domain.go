@@ -162,7 +162,7 @@ const homesTimeout = time.Minute
 // install makes weft's tables, in each shard where there are several.
 func (r *run) install() {
 	if r.opts.Shards <= 1 {
-		r.shards = rig.Shards{r.Group}
+		r.shards = rig.Shards{r.Place}
 		r.Must(r.Fleet.Run(r.Ctx, "migrate", "up"))
 		return
 	}
@@ -170,8 +170,7 @@ func (r *run) install() {
 	r.Must(r.Fleet.Run(r.Ctx, "shards", "create", count, "--by", "weftlab chaos"))
 	r.Fleet.Env = append(r.Fleet.Env, "WEFT_SHARDS="+count)
 	for n := range r.opts.Shards {
-		p := rig.Try(r.OpenShard(r.Ctx, n, shardConns)).Must(r)
-		r.shards = append(r.shards, r.At(p))
+		r.shards = append(r.shards, rig.Try(r.OpenShard(r.Ctx, n, shardConns)).Must(r))
 	}
 	r.target.Shards = r.shards
 }
@@ -197,7 +196,7 @@ func (i *injection) struck(n int) bool {
 }
 
 // followed waits for what comes after the terms that the fault has met, shard by shard.
-func (r *run) followed(i *injection, wait func(g *rig.Group, epoch int64) error) error {
+func (r *run) followed(i *injection, wait func(p *rig.Place, epoch int64) error) error {
 	for n, s := range r.shards {
 		if !i.struck(n) {
 			continue
@@ -211,10 +210,10 @@ func (r *run) followed(i *injection, wait func(g *rig.Group, epoch int64) error)
 
 // ofShard names the shard that a fault was about, where there are several.
 func (i *injection) ofShard() string {
-	if i.Group.Shard == "" {
+	if i.Place.Shard == "" {
 		return ""
 	}
-	return " of shard " + i.Group.Shard
+	return " of shard " + i.Place.Shard
 }
 
 // whoLeads is the part of the status line about leaders.

@@ -53,9 +53,9 @@ func (r *run) judge() {
 func (r *run) parts(end *history.End) (parts []judged) {
 	var logs []*history.Log
 	for _, s := range r.shards {
-		log := rig.Try(history.Read(r.Ctx, s.Pool, s.Outbox, s.Place.Group)).Must(r)
+		log := rig.Try(history.Read(r.Ctx, s.Pool, s.Outbox, s.Group)).Must(r)
 		log.Finished = r.opts.Finished
-		wrong := rig.Try(faults.WrongTimes(r.Ctx, s.Place, r.opened, nil)).Must(r)
+		wrong := rig.Try(faults.WrongTimes(r.Ctx, s, r.opened, nil)).Must(r)
 		logs, r.clocks = append(logs, log), append(r.clocks, wrong...)
 	}
 	applied := rig.Try(r.domain.judged(r.Ctx, r.Place, r.Recorder.Applied())).Must(r)

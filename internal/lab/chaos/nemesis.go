@@ -78,9 +78,9 @@ func (r *run) injectAll() {
 // inject aims and carries out one step. When it returns the fault is healed.
 func (r *run) inject(i *injection) {
 	target := r.target
-	target.Group = r.shards[i.Step.Shard]
+	target.Place = r.shards[i.Step.Shard]
 	target.Seed = r.opts.Seed + uint64(i.Step.N)
-	m, l, err := target.LeadingMember(r.Ctx)
+	m, l, err := r.LeadingMember(r.Ctx, target.Place)
 	r.Must(err)
 	i.met = rig.Try(r.shards.Leaders(r.Ctx)).Must(r)
 	if i.Step.Standby {
@@ -120,7 +120,7 @@ func (r *run) carryOut(ctx context.Context, i *injection) error {
 	}
 	err := i.Inject(ctx)
 	if err == nil && i.EndsTerm() {
-		err = r.followed(i, func(g *rig.Group, epoch int64) error { return g.Succeeded(ctx, epoch) })
+		err = r.followed(i, func(p *rig.Place, epoch int64) error { return p.Succeeded(ctx, epoch) })
 	}
 	if err == nil {
 		hold := i.Hold
@@ -136,7 +136,7 @@ func (r *run) carryOut(ctx context.Context, i *injection) error {
 		return errors.Join(err, failure)
 	}
 	if err == nil && i.Measure == faults.Restarted {
-		err = r.followed(i, func(g *rig.Group, epoch int64) error { return g.Settles(ctx, epoch) })
+		err = r.followed(i, func(p *rig.Place, epoch int64) error { return p.Settles(ctx, epoch) })
 	}
 	return err
 }
@@ -209,7 +209,7 @@ func (r *run) settle() {
 	r.drained()
 	var dead []outbox.Key
 	for _, s := range r.shards {
-		keys := rig.Try(deadEnds(r.Ctx, s.Place)).MustDo(r, "look for dead ends")
+		keys := rig.Try(deadEnds(r.Ctx, s)).MustDo(r, "look for dead ends")
 		dead = append(dead, keys...)
 	}
 	r.Must(r.domain.Renew(r.Ctx, dead...))

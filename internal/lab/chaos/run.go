@@ -96,7 +96,7 @@ type run struct {
 	began  time.Time
 	opened time.Time // by the database's clock, before weft was there
 
-	shards      rig.Shards       // the group of each; the run's own without shards
+	shards      rig.Shards       // of the run's own place without shards
 	cluster     *patroni.Cluster // nil without
 	target      faults.Target
 	otherBinary string // of the other build; empty when there is none
@@ -276,7 +276,7 @@ func (r *run) keepWhatThereIs(ctx context.Context) error {
 		if n > 0 {
 			applied = nil // all of it is beside the first
 		}
-		if log, unread := history.Read(ctx, s.Pool, s.Outbox, s.Place.Group); unread == nil {
+		if log, unread := history.Read(ctx, s.Pool, s.Outbox, s.Group); unread == nil {
 			err = errors.Join(err, r.keepRecord(s.Shard, log, applied))
 		}
 	}

@@ -251,7 +251,7 @@ type takeover struct {
 // kill ends the leader in mid-stream, waits for the other one's first settled event, and starts
 // the killed one again as the standby.
 func (r *run) kill() (t takeover) {
-	victim, leads, err := r.LeadingMember(r.Ctx)
+	victim, leads, err := r.LeadingMember(r.Ctx, r.Place)
 	r.Must(err)
 	t.From = leads
 	r.Must(r.AllReady(r.Ctx))
@@ -260,7 +260,7 @@ func (r *run) kill() (t takeover) {
 	_ = rig.Await(r.Ctx, claimedTimeout, time.Millisecond, "claim", func(ctx context.Context) error {
 		return r.Holds(ctx, `select exists (select from weft_lease)`)
 	})
-	fault := faults.New(faults.SIGKILL, &faults.Target{Group: r.Group}, victim, faults.Params{})
+	fault := faults.New(faults.SIGKILL, &faults.Target{Group: r.Group, Place: r.Place}, victim, faults.Params{})
 	r.Must(fault.Inject(r.Ctx))
 	r.MustDo("count claimed events", r.Pool.QueryRow(r.Ctx,
 		`select count(*) from `+rig.Outbox+`_live where status = 'processing' and epoch = $1`, t.From.Epoch).Scan(&t.Claimed))

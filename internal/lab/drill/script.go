@@ -39,7 +39,7 @@ func (r *run) inject(what string, do, back func(context.Context) error) bool {
 // injection is that of a fault of the catalogue, with a bulk request that arrives late where
 // the fault has such a form.
 func (r *run) injection(fault string, m *rig.Member) *faults.Injection {
-	return faults.New(fault, &faults.Target{Group: r.Group}, m, faults.Params{Variant: 1})
+	return faults.New(fault, &faults.Target{Group: r.Group, Place: r.Place}, m, faults.Params{Variant: 1})
 }
 
 // injectFault injects a fault of the catalogue into a member, of which it takes the last

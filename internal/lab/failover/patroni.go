@@ -120,7 +120,7 @@ func (r *run) away(from, to time.Time) (sum time.Duration) {
 
 func (r *run) member(name string) *Round {
 	round := &Round{Fault: name}
-	fault := faults.New(name, &faults.Target{Group: r.Group, Patroni: r.cluster}, nil, faults.Params{})
+	fault := faults.New(name, &faults.Target{Group: r.Group, Place: r.Place, Patroni: r.cluster}, nil, faults.Params{})
 	r.throughFault(round, fault)
 	round.findings = fault.Findings
 	r.examine(round)

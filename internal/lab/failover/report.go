@@ -162,7 +162,7 @@ func (r *run) round() *Round {
 	before := rig.Try(r.Position(r.Ctx)).Must(r)
 	began := time.Now()
 	// It is never healed: the replica takes over.
-	r.Must(faults.New(fault, &faults.Target{Group: r.Group, Primary: r.primary}, nil, faults.Params{}).Inject(r.Ctx))
+	r.Must(faults.New(fault, &faults.Target{Group: r.Group, Place: r.Place, Primary: r.primary}, nil, faults.Params{}).Inject(r.Ctx))
 	promoted := time.Now()
 	r.Must(r.Servers.Do(r.Ctx, stack.Promote, r.replica))
 	round.StopMS, round.PromoteMS = millis(promoted.Sub(began)), millis(time.Since(promoted))

@@ -43,15 +43,15 @@ func skew(i *Injection) {
 	i.end(i.Member)
 	i.Must(i.Succeeded(i.Ctx, i.Epoch))
 	i.Must(i.Supervise(i.Ctx))
-	i.ledBy = i.groupOf(i.skewed)
+	i.ledBy = i.placeOf(i.skewed)
 	i.term = rig.Try(i.ledBy.Leader(i.Ctx)).Must(i)
 }
 
-// groupOf returns the group that a member leads: where there are several, one of them when no more
-// of them are about to be handed over.
-func (i *Injection) groupOf(m *rig.Member) *rig.Group {
+// placeOf returns where a member leads: of several shards one, when no more of them are about to be
+// handed over.
+func (i *Injection) placeOf(m *rig.Member) *rig.Place {
 	if len(i.Shards) == 0 {
-		return i.Group
+		return i.Place
 	}
 	i.even(nil)
 	leaders := rig.Try(i.Shards.Leaders(i.Ctx)).Must(i)
@@ -86,7 +86,7 @@ func lookForClock(i *Injection) {
 	// What it has written itself is younger than its start, and not of the future.
 	itsTerm := fmt.Sprintf("epoch = %d", i.term.Epoch)
 	itsEvents := fmt.Sprintf("id in (select h.event_id from weftlab_history h where h.tx in (select e.tx from weftlab_lease e where e.epoch = %d and e.events is null))", i.term.Epoch)
-	found, err := WrongTimes(i.Ctx, i.ledBy.Place, i.At, map[string]string{
+	found, err := WrongTimes(i.Ctx, i.ledBy, i.At, map[string]string{
 		i.Outbox: itsEvents, outbox.HistoryTable(i.Outbox): itsEvents, "weft_lease": itsTerm, "weft_leader": itsTerm, "weft_term": itsTerm, "weft_progress": itsTerm,
 		"weft_instance": fmt.Sprintf("instance = '%s'", i.skewed.Name), "weft_audit": fmt.Sprintf("by_epoch = %d", i.term.Epoch),
 	})

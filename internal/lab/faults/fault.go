@@ -105,16 +105,15 @@ type Params struct {
 // Target is what faults are injected into.
 type Target struct {
 	*rig.Group
-	Seed   uint64        // of the chance by which a proxy picks requests
-	Skewed string        // path of a binary of weft whose wall clock is off; empty: none was built
-	Skew   time.Duration // how far that clock is off
+	*rig.Place               // that the fault is about: the group's, or one of Shards
+	Seed       uint64        // of the chance by which a proxy picks requests
+	Skewed     string        // path of a binary of weft whose wall clock is off; empty: none was built
+	Skew       time.Duration // how far that clock is off
 	// Primary is the PostgreSQL server that takes writes; empty means [stack.Postgres].
 	Primary stack.Server
 	// Patroni is the PostgreSQL that fails over by itself; nil where none does.
 	Patroni *patroni.Cluster
-	// Shards are all shards that the instances share, and Group is one of them; empty where there are
-	// no shards.
-	Shards rig.Shards
+	Shards  rig.Shards // all that the instances share; empty where there are none
 }
 
 // Injection is one fault as it is carried out. It is not safe for concurrent use. The caller sets Leader
@@ -142,7 +141,7 @@ type Injection struct {
 	hits   int
 	term   rig.Leadership
 	skewed *rig.Member
-	ledBy  *rig.Group // whose leader it became
+	ledBy  *rig.Place // where it became the leader
 	joined *rig.Member
 	stop   func() error
 	node   stack.Server // of Elasticsearch

@@ -120,7 +120,7 @@ func ask(t *testing.T, url string) {
 
 func TestServersOfOthersAreLeftAlone(t *testing.T) {
 	t.Parallel()
-	target := &Target{Group: &rig.Group{Place: &rig.Place{}}}
+	target := &Target{Group: &rig.Group{}, Place: &rig.Place{}}
 	for _, name := range []string{PostgresRestartFast, PostgresRestartImmediate, PostgresSIGKILL, ElasticSIGKILL} {
 		err := New(name, target, nil, Params{}).Inject(context.Background())
 		if _, ok := errors.AsType[Never](err); !ok {

@@ -132,7 +132,7 @@ func sessions() []Fault {
 // endSessions is pg_terminate_backend of a member's sessions of this kind.
 func endSessions(kind string) func(*Injection) {
 	return func(i *Injection) {
-		pattern := "weft/" + i.Group.Group + "/" + i.Member.Name + "/" + kind
+		pattern := "weft/" + i.Place.Group + "/" + i.Member.Name + "/" + kind
 		var n int
 		i.Must(i.Row(i.Ctx, "end sessions", `
 select count(*) from (select pg_terminate_backend(pid) from pg_stat_activity where application_name like $1 and datname = current_database()) t`,

@@ -31,7 +31,6 @@ type Group struct {
 
 	mu      sync.Mutex
 	members []*Member
-	whole   *Group // whose members these are; nil: its own
 }
 
 // Member is one name in a group: the process that bears it now, and its proxies.
@@ -58,7 +57,6 @@ func NewFleet(ctx context.Context, binary, dir string) (f *Fleet, err error) {
 
 // Launch adds a member and starts its first process; env comes on top of the fleet's.
 func (g *Group) Launch(ctx context.Context, name string, env ...string) (m *Member, err error) {
-	g = g.own()
 	m = &Member{Name: name, Env: env, group: g}
 	if g.Recorder != nil {
 		if m.Proxies, err = proxy.NewProxies(name, g.DatabaseURL, g.ElasticURL, g.Recorder); err != nil {
@@ -67,10 +65,7 @@ func (g *Group) Launch(ctx context.Context, name string, env ...string) (m *Memb
 		m.Env = append([]string{"DATABASE_URL=" + m.DatabaseURL, "ELASTIC_URL=" + m.ElasticURL}, env...)
 	}
 	if err := m.Start(ctx, ""); err != nil {
-		if m.Proxies != nil {
-			err = errors.Join(err, m.Proxies.Close())
-		}
-		return nil, err
+		return nil, errors.Join(err, m.Close())
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -95,14 +90,10 @@ func (g *Group) LaunchAll(ctx context.Context, names ...string) error {
 
 // Leave takes a member whose process has ended out of the group, and ends its proxies.
 func (g *Group) Leave(m *Member) error {
-	g = g.own()
 	g.mu.Lock()
 	g.members = slices.DeleteFunc(g.members, func(other *Member) bool { return other == m })
 	g.mu.Unlock()
-	if m.Proxies == nil {
-		return nil
-	}
-	return m.Proxies.Close()
+	return m.Close()
 }
 
 // Start gives the member a new process of this binary; empty means the fleet's.
@@ -136,7 +127,6 @@ func (m *Member) Instance() *Instance {
 
 // Members returns the members so far, in the order of their start.
 func (g *Group) Members() []*Member {
-	g = g.own()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return slices.Clone(g.members)
@@ -162,9 +152,9 @@ func (g *Group) Standby(m *Member) *Member {
 	return nil
 }
 
-// LeadingMember returns who leads, and the member of that name.
-func (g *Group) LeadingMember(ctx context.Context) (*Member, Leadership, error) {
-	l, err := g.Leader(ctx)
+// LeadingMember returns who leads at a place, the group's own or a shard, and the member of that name.
+func (g *Group) LeadingMember(ctx context.Context, at *Place) (*Member, Leadership, error) {
+	l, err := at.Leader(ctx)
 	if err != nil {
 		return nil, l, err
 	}
@@ -177,7 +167,6 @@ func (g *Group) LeadingMember(ctx context.Context) (*Member, Leadership, error) 
 
 // Supervise starts again the members whose process has ended, as a supervisor does.
 func (g *Group) Supervise(ctx context.Context) error {
-	g = g.own()
 	for _, m := range g.Members() {
 		i := m.Instance()
 		if !i.HasEnded() {
@@ -205,28 +194,17 @@ func (g *Group) AllReady(ctx context.Context) error {
 
 // Heal takes all faults off all proxies.
 func (g *Group) Heal() error {
-	var errs []error
-	for _, m := range g.Members() {
-		if m.Proxies != nil {
-			errs = append(errs, m.Proxies.Heal())
-		}
-	}
-	return errors.Join(errs...)
+	return errors.Join(Map(g.Members(), func(m *Member) error { return m.Heal() })...)
 }
 
 // Stop ends all processes in order, and then the proxies, so that what is under way comes
 // into the record. A second call is harmless.
 func (g *Group) Stop() error {
-	var errs []error
-	if g.Fleet != nil {
-		errs = append(errs, g.Fleet.Stop())
+	if g.Fleet == nil {
+		return nil
 	}
-	for _, m := range g.Members() {
-		if m.Proxies != nil {
-			errs = append(errs, m.Proxies.Close())
-		}
-	}
-	return errors.Join(errs...)
+	err := g.Fleet.Stop()
+	return errors.Join(err, errors.Join(Map(g.Members(), func(m *Member) error { return m.Close() })...))
 }
 
 // OpenShard connects to a shard that `weft shards create` has made. The place that it returns is the
@@ -247,29 +225,16 @@ func (p *Place) OpenShard(ctx context.Context, n, conns int) (*Place, error) {
 	return &s, nil
 }
 
-// At returns the group of a shard: its place, and the members of g.
-func (g *Group) At(shard *Place) *Group {
-	return &Group{Place: shard, Fleet: g.Fleet, Recorder: g.Recorder, whole: g.own()}
-}
-
-// own returns the group that has the members.
-func (g *Group) own() *Group {
-	if g.whole != nil {
-		return g.whole
-	}
-	return g
-}
-
-// Shards are the groups of instances that share the work, one for each shard; a single group
-// where there are no shards.
-type Shards []*Group
+// Shards are the places that the instances of a group share: one for each shard, or the group's own where
+// there are no shards.
+type Shards []*Place
 
 // Leaders reads who leads each shard.
 func (s Shards) Leaders(ctx context.Context) ([]Leadership, error) {
 	leaders := make([]Leadership, len(s))
-	for n, g := range s {
+	for n, p := range s {
 		var err error
-		if leaders[n], err = g.Leader(ctx); err != nil {
+		if leaders[n], err = p.Leader(ctx); err != nil {
 			return nil, err
 		}
 	}

@@ -34,18 +34,3 @@ func TestEven(t *testing.T) {
 		}
 	}
 }
-
-// The group of a shard is that of all: who joins one is in the others, and leaves them, too.
-func TestGroupOfAShardSharesItsMembers(t *testing.T) {
-	t.Parallel()
-	all := &Group{Place: &Place{Group: "g"}}
-	shard := all.At(&Place{Group: "g-shard-1", Shard: "1"})
-	m := &Member{Name: "a", group: all}
-	all.members = append(all.members, m)
-	if shard.Member("a") != m || shard.Place.Group != "g-shard-1" {
-		t.Errorf("got %v in group %s, want the member of all in group g-shard-1", shard.Members(), shard.Place.Group)
-	}
-	if err := shard.Leave(m); err != nil || len(all.Members()) != 0 {
-		t.Errorf("after it left: got %v (%v), want nobody", all.Members(), err)
-	}
-}

@@ -181,7 +181,7 @@ func (r *run) freeze(d *Drill, p pair) {
 func (r *run) outage(d *Drill, p pair) {
 	const most = 6 // restarts; systemd's own limit is five in ten seconds
 	leader := r.state(p.leader)
-	away := faults.New(faults.PostgresRestartFast, &faults.Target{Group: &rig.Group{Place: r.Place}}, nil, faults.Params{})
+	away := faults.New(faults.PostgresRestartFast, &faults.Target{Place: r.Place}, nil, faults.Params{})
 	r.Must(away.Inject(r.Ctx))
 	killed := map[int]bool{}
 	for end := time.Now().Add(r.opts.Outage); time.Now().Before(end); {

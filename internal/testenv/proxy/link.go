@@ -280,14 +280,20 @@ func NewProxies(instance, databaseURL, elasticURL string, rec *Recorder) (p *Pro
 	return p, err
 }
 
-// Heal ends all faults.
+// Heal ends all faults. Where there are no proxies, it and Close do nothing.
 func (p *Proxies) Heal() error {
+	if p == nil {
+		return nil
+	}
 	p.Tap.Clear()
 	return errors.Join(p.Postgres.Heal(), p.Elastic.Heal())
 }
 
 // Close ends all connections and records the requests in flight to Elasticsearch.
 func (p *Proxies) Close() error {
+	if p == nil {
+		return nil
+	}
 	var errs []error
 	if p.Elastic != nil {
 		errs = append(errs, p.Elastic.Close())
