@@ -86,29 +86,23 @@ func (f *Fleet) StartBinary(ctx context.Context, binary, name string, env ...str
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock() // Stop misses nothing
-	i, err := f.start(binary, name, env)
+	death := syscall.SIGKILL
+	if f.Keep {
+		death = 0
+	}
+	i := &Instance{Name: name, Log: filepath.Join(f.Dir, "weft-"+name+".jsonl")}
+	err := process.FreePorts(&i.Port)
+	if err == nil {
+		i.Process, err = process.Start(process.Server{
+			Name: "instance " + name, Dir: f.Dir, Log: i.Log, Argv: []string{binary, "run"}, DeathSignal: death,
+			Env: slices.Concat(f.Env, env, []string{"WEFT_INSTANCE=" + name, "OUTBOX_METRICS_PORT=" + strconv.Itoa(i.Port)}),
+		})
+	}
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
 	f.all = append(f.all, i)
 	return i, nil
-}
-
-func (f *Fleet) start(binary, name string, env []string) (*Instance, error) {
-	port, err := process.FreePort()
-	if err != nil {
-		return nil, err
-	}
-	death := syscall.SIGKILL
-	if f.Keep {
-		death = 0
-	}
-	i := &Instance{Name: name, Port: port, Log: filepath.Join(f.Dir, "weft-"+name+".jsonl")}
-	i.Process, err = process.Start(process.Server{
-		Name: "instance " + name, Dir: f.Dir, Log: i.Log, Argv: []string{binary, "run"}, DeathSignal: death,
-		Env: slices.Concat(f.Env, env, []string{"WEFT_INSTANCE=" + name, "OUTBOX_METRICS_PORT=" + strconv.Itoa(port)}),
-	})
-	return i, err
 }
 
 func (f *Fleet) instances() []*Instance {
