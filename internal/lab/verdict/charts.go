@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/common/model"
+
 	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 )
 
@@ -90,12 +92,12 @@ func (s subject) follow(changes []Change) map[string][]step {
 			if !strings.HasPrefix(key, s.name) {
 				continue
 			}
-			name, labels := ParseSeries(key)
-			if name != s.name {
+			series := parseSeries(key)
+			if nameOf(series) != s.name {
 				continue
 			}
-			labels[InstanceLabel] = c.Instance
-			of := cmp.Or(labels[s.by], "all")
+			series[InstanceLabel] = model.LabelValue(c.Instance)
+			of := cmp.Or(string(series[model.LabelName(s.by)]), "all")
 			if now[of] == nil {
 				now[of] = map[string]float64{}
 			}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/common/model"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 )
@@ -72,9 +73,9 @@ func TestMetrics(t *testing.T) {
 	if d := cmp.Diff(map[string]float64{`outbox_processed_total{op="upsert",projection="p"}`: 5}, Changed(last, other.Samples())); d != "" {
 		t.Errorf("changed (-want +got):\n%s", d)
 	}
-	odd := Sample{"x", map[string]string{"a": `}",=\`, "b": ""}, 1}
-	if name, labels := ParseSeries(odd.String()); name != "x" || !cmp.Equal(labels, odd.Labels) {
-		t.Errorf("ParseSeries of %s: got %s %v", odd, name, labels)
+	odd := model.Metric{model.MetricNameLabel: "x", "a": `}",=\`, "b": ""}
+	if got := parseSeries(seriesOf(odd)); !cmp.Equal(got, odd) {
+		t.Errorf("parseSeries of %s: got %v", seriesOf(odd), got)
 	}
 	if _, err := Parse([]byte("a b c")); err == nil {
 		t.Error("Parse: got no error for what is no text format")

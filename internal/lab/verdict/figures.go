@@ -21,36 +21,31 @@ import (
 // InstanceLabel tells the instances apart, as Prometheus would.
 const InstanceLabel = "instance"
 
-// Sample is one value. Those of a histogram are named as in the text.
-type Sample struct {
-	Name   string
-	Labels map[string]string
-	Value  float64
+// nameOf returns the name of a series; those of a histogram are named as in the text.
+func nameOf(m model.Metric) string { return string(m[model.MetricNameLabel]) }
+
+// seriesOf returns a series as in the text: name{label="value",…}.
+func seriesOf(m model.Metric) string {
+	var parts []string
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		if k != model.MetricNameLabel {
+			parts = append(parts, string(k)+"="+strconv.Quote(string(m[k])))
+		}
+	}
+	return seriesText(nameOf(m), parts)
 }
 
-// String returns the series as in the text: name{label="value",…}.
-func (s Sample) String() string {
-	if len(s.Labels) == 0 {
-		return s.Name
-	}
-	parts := make([]string, 0, len(s.Labels))
-	for _, k := range slices.Sorted(maps.Keys(s.Labels)) {
-		parts = append(parts, k+"="+strconv.Quote(s.Labels[k]))
-	}
-	return s.Name + "{" + strings.Join(parts, ",") + "}"
-}
-
-// ParseSeries undoes [Sample.String].
-func ParseSeries(text string) (name string, labels map[string]string) {
+// parseSeries undoes seriesOf.
+func parseSeries(text string) model.Metric {
 	families, _ := Parse([]byte(text + " 0\n")) // weft's labels need no escape that the format lacks
 	for _, s := range families.Samples() {
-		return s.Name, s.Labels
+		return s.Metric
 	}
-	return "", nil
+	return nil
 }
 
 // Metrics are the samples of a scrape.
-type Metrics []Sample
+type Metrics model.Vector
 
 // Families are a scrape as it was parsed.
 type Families []*dto.MetricFamily
@@ -101,27 +96,17 @@ func Merge(scrapes map[string]Families) ([]byte, error) {
 }
 
 // Samples returns the values of all families.
-func (fs Families) Samples() (out Metrics) {
+func (fs Families) Samples() Metrics {
 	found, _ := expfmt.ExtractSamples(&expfmt.DecodeOptions{}, fs...) // its error is a type that no exporter writes
-	for _, s := range found {
-		labels := map[string]string{}
-		for name, value := range s.Metric {
-			if name != model.MetricNameLabel {
-				labels[string(name)] = string(value)
-			}
-		}
-		out = append(out, Sample{string(s.Metric[model.MetricNameLabel]), labels, float64(s.Value)})
-	}
-	return out
+	return Metrics(found)
 }
 
 // Sum adds the values of the series of that name that have the labels, each written as
 // name=value.
-func (m Metrics) Sum(name string, labels ...string) float64 {
-	var sum float64
+func (m Metrics) Sum(name string, labels ...string) (sum float64) {
 	for _, s := range m {
-		if s.Name == name && !math.IsNaN(s.Value) && has(labels, func(label string) string { return s.Labels[label] }) {
-			sum += s.Value
+		if nameOf(s.Metric) == name && !math.IsNaN(float64(s.Value)) && has(labels, func(label string) string { return string(s.Metric[model.LabelName(label)]) }) {
+			sum += float64(s.Value)
 		}
 	}
 	return sum
@@ -139,11 +124,11 @@ type Change struct {
 func Changed(last map[string]float64, now Metrics) map[string]float64 {
 	out := map[string]float64{}
 	for _, s := range now {
-		key := s.String()
-		if strings.HasSuffix(s.Name, "_bucket") || math.IsNaN(s.Value) || math.IsInf(s.Value, 0) || last[key] == s.Value {
+		key, value := seriesOf(s.Metric), float64(s.Value)
+		if strings.HasSuffix(nameOf(s.Metric), "_bucket") || math.IsNaN(value) || math.IsInf(value, 0) || last[key] == value {
 			continue
 		}
-		last[key], out[key] = s.Value, s.Value
+		last[key], out[key] = value, value
 	}
 	return out
 }
