@@ -97,7 +97,7 @@ func (r *run) measured(parts []judged, took time.Duration) *Result {
 	var logs []*history.Log
 	for _, j := range parts {
 		logs = append(logs, j.Log)
-		pause, _ := j.Log.LongestPause()
+		pause, _ := j.Log.LongestPause(time.Time{}, time.Time{})
 		out.PauseMS = max(out.PauseMS, pause.Milliseconds())
 		out.Inexact = out.Inexact || !j.Log.Exact
 		out.Terms += len(j.Log.Terms)

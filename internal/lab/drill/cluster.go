@@ -51,7 +51,7 @@ func onCluster(s Scenario, pause time.Duration, fault func(*run), more func(*jud
 		j.loaded()
 		j.sound("", "")
 		j.counted("terms", "history", len(j.history().Terms), 1)
-		longest, at := j.history().LongestPause()
+		longest, at := j.history().LongestPause(time.Time{}, time.Time{})
 		since := at.Sub(verdict.Probed[failure](j.Judge, "failure").Fault.At).Round(time.Millisecond)
 		j.Check("longest pause of settles", verdict.ProbeFile("history"),
 			fmt.Sprintf("%v, %v after the fault", longest.Round(time.Millisecond), since), "at most "+pause.String(), longest <= pause)

@@ -67,7 +67,7 @@ func (r *Result) measure(log *history.Log) {
 	var marks []history.FaultMark
 	var marked []*Drill
 	for _, d := range r.Drills {
-		pause, _ := log.LongestPauseWithin(d.began, d.ended)
+		pause, _ := log.LongestPause(d.began, d.ended)
 		d.PauseMS = verdict.InMillis(pause)
 		if !d.mark.At.IsZero() {
 			marks, marked = append(marks, d.mark), append(marked, d)

@@ -176,14 +176,9 @@ func delayed(lives []life, from, until time.Time) (n int) {
 }
 
 // LongestPause returns the longest time in which no event was settled as done, from the commit of
-// the first event to the last settle, and when it began.
-func (l *Log) LongestPause() (longest time.Duration, began time.Time) {
-	return l.LongestPauseWithin(time.Time{}, time.Time{})
-}
-
-// LongestPauseWithin is [Log.LongestPause] of those that have a part between from and to; a zero time is
-// no bound.
-func (l *Log) LongestPauseWithin(from, to time.Time) (longest time.Duration, began time.Time) {
+// the first event to the last settle, and when it began: of those that have a part between from and to. A
+// zero time is no bound.
+func (l *Log) LongestPause(from, to time.Time) (longest time.Duration, began time.Time) {
 	settles := l.settles()
 	slices.SortFunc(settles, func(a, b *Change) int { return a.At.Compare(b.At) })
 	last := l.firstEvent()
