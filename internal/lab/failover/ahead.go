@@ -59,7 +59,7 @@ func (r *run) examine(round *Round) {
 }
 
 func (r *run) end() *history.End {
-	return rig.Try(history.ReadEnd(r.Ctx, r.Pool, r.Elastic, r.opts.Index, reconcile.SearchIndex)).Must(r)
+	return rig.Try(history.ReadEnd(r.Ctx, r.Pool, r.Elastic, r.Index, reconcile.SearchIndex)).Must(r)
 }
 
 // missing returns the acknowledged events that the primary has not, of those that no

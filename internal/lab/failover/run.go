@@ -1,6 +1,7 @@
 package failover
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -144,9 +145,6 @@ func Run(ctx context.Context, opts Options) error {
 	if opts.Times < 1 && !opts.Patroni {
 		return fmt.Errorf("times: %d, want 1 or more", opts.Times)
 	}
-	if opts.Index == "" {
-		opts.Index = index
-	}
 	dir := rig.Dir{Path: opts.Dir, Program: "failover", Holds: "logs"}
 	return dir.Run(ctx, func(ctx context.Context, path string) (err error) {
 		r := &run{
@@ -215,7 +213,7 @@ func (r *run) prepare(dir string) {
 		return err
 	})
 	r.Must(g.Wait())
-	r.Index, r.Place.Group = r.opts.Index, group
+	r.Index, r.Place.Group = cmp.Or(r.opts.Index, index), group
 	r.Fleet.Env = rig.Environment(r.opts.Environ, r.opts.ElasticURL != "", append(r.Settings(), "WEFT_PROJECTIONS=search_index_to_elastic")...)
 	r.Must(r.Fleet.Run(r.Ctx, "migrate", "up"))
 	r.Must(history.Install(r.Ctx, r.Pool, rig.Outbox))

@@ -84,7 +84,7 @@ were not settled within --wait.`,
 				return fmt.Errorf("load: open pool: %w", err)
 			}
 			defer pool.Close()
-			opts := Options{Settings: s, Pool: pool, Environment: os.Getenv("WORDLOOM_ENV"), Out: cmd.OutOrStdout(), Wait: wait}
+			opts := Options{Settings: s, App: &Application{Pool: pool}, Environment: os.Getenv("WORDLOOM_ENV"), Out: cmd.OutOrStdout(), Wait: wait}
 			if metrics != "" {
 				p, err := produce(metrics, opts.Environment)
 				if err != nil {

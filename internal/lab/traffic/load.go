@@ -12,7 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
@@ -31,10 +30,9 @@ const (
 // Options of [Run].
 type Options struct {
 	Settings
-	Pool        *pgxpool.Pool // of at least Concurrency connections
-	App         *Application  // that carries out the operations; nil: one of Pool
-	Environment string        // that is expected; empty for either of test and dev
-	Out         io.Writer     // progress and summary; nil for neither
+	App         *Application // that carries out the operations, with a pool of at least Concurrency connections
+	Environment string       // that is expected; empty for either of test and dev
+	Out         io.Writer    // progress and summary; nil for neither
 	// Committed is told of the events of each transaction whose commit was confirmed, from
 	// several goroutines; nil for nobody.
 	Committed func([]outbox.NewEvent)
@@ -97,14 +95,10 @@ func Run(ctx context.Context, opts Options) (*Result, error) {
 	if opts.Out == nil {
 		opts.Out = io.Discard
 	}
-	if opts.App == nil {
-		opts.App = &Application{Pool: opts.Pool}
-	}
-	opts.Pool = opts.App.Pool
 	limited, cancel := context.WithTimeout(ctx, rig.QueryTimeout)
-	environment, err := rig.CheckEnvironment(limited, opts.Pool, opts.Environment)
+	environment, err := rig.CheckEnvironment(limited, opts.App.Pool, opts.Environment)
 	if err == nil {
-		_, err = opts.Pool.Exec(limited, `select 'search_index'::regclass, '`+rig.Outbox+`'::regclass`)
+		_, err = opts.App.Pool.Exec(limited, `select 'search_index'::regclass, '`+rig.Outbox+`'::regclass`)
 	}
 	cancel()
 	if err != nil {
@@ -190,7 +184,7 @@ func (r *Result) await(ctx context.Context, opts Options, events []outbox.ID, sc
 	return rig.Await(ctx, opts.Wait, waitPeriod, "end of all events", func(ctx context.Context) error {
 		var failed int
 		var seconds []float64
-		if err := opts.Pool.QueryRow(ctx, settled, ids).Scan(&r.Done, &failed, &seconds); err != nil {
+		if err := opts.App.Pool.QueryRow(ctx, settled, ids).Scan(&r.Done, &failed, &seconds); err != nil {
 			return err
 		}
 		took := rig.Map(seconds, func(s float64) float64 { return verdict.InMillis(time.Duration(s * float64(time.Second))) })

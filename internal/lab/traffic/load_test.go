@@ -92,7 +92,7 @@ func (r *site) count(t *testing.T, sql string) (n int) {
 func (r *site) run(ctx context.Context, t *testing.T, s Settings) (*Result, string) {
 	t.Helper()
 	var out bytes.Buffer
-	got, err := Run(ctx, Options{Settings: s, Pool: r.pool, Out: &out, Committed: func(events []outbox.NewEvent) {
+	got, err := Run(ctx, Options{Settings: s, App: &Application{Pool: r.pool}, Out: &out, Committed: func(events []outbox.NewEvent) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.seen = append(r.seen, events...)
@@ -221,7 +221,7 @@ func TestInterruptedLoadEndsWhatHasBegun(t *testing.T) {
 	defer cancel()
 	var out bytes.Buffer
 	got, err := Run(ctx, Options{
-		Settings: Settings{Scenario: CreateScenario, Ops: 1000, Bytes: 10, Rate: 50, Concurrency: 2}, Pool: r.pool, Out: &out,
+		Settings: Settings{Scenario: CreateScenario, Ops: 1000, Bytes: 10, Rate: 50, Concurrency: 2}, App: &Application{Pool: r.pool}, Out: &out,
 		Committed: func([]outbox.NewEvent) { cancel() },
 	})
 	if err != nil || got.Ops == 0 || got.Ops > 10 || got.Errors != 0 {
@@ -233,7 +233,7 @@ func TestOtherEnvironmentsAreRefused(t *testing.T) {
 	t.Parallel()
 	r := newSite(t)
 	r.exec(t, `update environment_sentinel set env = 'sandbox'`)
-	_, err := Run(t.Context(), Options{Settings: Settings{Scenario: CreateScenario, Ops: 1, Bytes: 1, Concurrency: 1}, Pool: r.pool})
+	_, err := Run(t.Context(), Options{Settings: Settings{Scenario: CreateScenario, Ops: 1, Bytes: 1, Concurrency: 1}, App: &Application{Pool: r.pool}})
 	if err == nil || !strings.Contains(err.Error(), "not a place for drills") {
 		t.Errorf("Run: got %v, want a refusal", err)
 	}
@@ -246,7 +246,7 @@ func TestMissingTablesAreSaid(t *testing.T) {
 	t.Parallel()
 	r := newSite(t)
 	r.exec(t, `alter table search_index rename to elsewhere`)
-	_, err := Run(t.Context(), Options{Settings: Settings{Scenario: CreateScenario, Ops: 1, Bytes: 1, Concurrency: 1}, Pool: r.pool})
+	_, err := Run(t.Context(), Options{Settings: Settings{Scenario: CreateScenario, Ops: 1, Bytes: 1, Concurrency: 1}, App: &Application{Pool: r.pool}})
 	if kind, text := postgres.Diagnose(err); kind != postgres.MissingMigration || !strings.Contains(text, "weft migrate up") {
 		t.Errorf("Run: got %v (%s), want it to say what to do", err, text)
 	}

@@ -1,6 +1,7 @@
 package traffic
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -55,11 +56,7 @@ func (s *Searcher) Run(ctx context.Context) {
 		"size": len(s.Watched), "version": true, "_source": false, "query": map[string]any{"ids": map[string]any{"values": s.Watched}},
 	}
 	path := "/" + url.PathEscape(s.Index) + "/_search?allow_partial_search_results=false"
-	every := s.Every
-	if every == 0 {
-		every = searchPeriod
-	}
-	tick := time.NewTicker(every)
+	tick := time.NewTicker(cmp.Or(s.Every, searchPeriod))
 	defer tick.Stop()
 	for ctx.Err() == nil {
 		var answer searchAnswer
