@@ -34,7 +34,11 @@ func TestPostgresThatStandsStillIsNamed(t *testing.T) {
 						continue
 					}
 					told[event] = true
-					if text := fmt.Sprint(line["error"]); !strings.Contains(text, way.Addr()) {
+					text := fmt.Sprint(line["error"])
+					if event == "dependency.down" && n == 0 && strings.HasSuffix(text, ": trust_expired") {
+						continue // a look before the last heartbeat has ended, which leader.lost names
+					}
+					if !strings.Contains(text, way.Addr()) {
 						t.Fatalf("%s: no address in %v", in.name, line)
 					}
 				}
