@@ -197,8 +197,8 @@ func TestFindingsInPostgres(t *testing.T) {
 		"IDs": {func(*testing.T, *pgxpool.Pool) {}, func(l *limits) { l.xids = -1 << 40 },
 			want{"postgres.ids", Error, "database ", "Postgres stops taking writes in", "vacuum (freeze"}},
 		"Timeout": {func(t *testing.T, p *pgxpool.Pool) {
-			exec(t, p, "do $$ begin execute format('alter role %I in database %I set idle_session_timeout = %L', current_user, current_database(), '9s'); end $$")
-		}, nil, want{"postgres.timeouts", Warning, "role ", "idle_session_timeout is 9s", " reset idle_session_timeout;"}},
+			exec(t, p, "do $$ begin execute format('alter role %I in database %I set idle_in_transaction_session_timeout = %L', current_user, current_database(), '9s'); end $$")
+		}, nil, want{"postgres.timeouts", Warning, "role ", "idle_in_transaction_session_timeout is 9s", " reset idle_in_transaction_session_timeout;"}},
 		"Connections": {func(*testing.T, *pgxpool.Pool) {}, func(l *limits) { l.connections = math.MaxInt32 },
 			want{"postgres.connections", Warning, "max_connections", "connections are in use", "alter system set max_connections"}},
 		"ReadOnly": {func(t *testing.T, p *pgxpool.Pool) {
@@ -365,7 +365,8 @@ func TestFindingsOfTimeouts(t *testing.T) {
 	url := testenv.Database(t)
 	owner, runner := testenv.Pool(t, url), testenv.Runner(t, url)
 	role := pgx.Identifier{runner.Username()}.Sanitize()
-	exec(t, owner, "do $$ begin execute format('alter database %I set idle_session_timeout = %L', current_database(), '9s'); end $$",
+	exec(t, owner, "do $$ begin execute format('alter database %I set idle_in_transaction_session_timeout = %L', current_database(), '9s'); end $$",
+		"do $$ begin execute format('alter database %I set idle_session_timeout = %L', current_database(), '9s'); end $$", // weft sets its own
 		"alter role all set weft.doctor_test = 'of no role and no database'")
 	t.Cleanup(func() {
 		if _, err := owner.Exec(context.Background(), "alter role all reset weft.doctor_test"); err != nil {
@@ -376,8 +377,8 @@ func TestFindingsOfTimeouts(t *testing.T) {
 	if err := e.timeouts(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	remedy := "alter role " + role + " set idle_session_timeout = 0;"
-	wantFinding(t, e.found, want{"postgres.timeouts", Warning, "database ", "idle_session_timeout is 9s", remedy})
+	remedy := "alter role " + role + " set idle_in_transaction_session_timeout = 0;"
+	wantFinding(t, e.found, want{"postgres.timeouts", Warning, "database ", "idle_in_transaction_session_timeout is 9s", remedy})
 	exec(t, owner, remedy)
 	e = patient(t, testenv.As(t, url, runner))
 	if err := e.timeouts(t.Context()); err != nil || len(e.found) > 0 {

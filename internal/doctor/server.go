@@ -138,12 +138,9 @@ select distinct on (name) level, name, value, alone from (
 ) s (rank, level, name, value, alone)
 order by name, rank`
 
-// endingTimeouts end sessions or transactions that weft does not bound itself, or not yet when
-// a session begins.
-var endingTimeouts = map[string]string{
-	"idle_session_timeout":                "ends the lock session behind a pooler that swallows weft's own setting",
-	"idle_in_transaction_session_timeout": "ends the lock session behind a pooler that swallows weft's own setting",
-}
+// endingTimeout ends transactions. What weft sets in its place is a parameter of a session's start, which a pooler may
+// swallow; an idle_session_timeout it sets anew by a statement.
+const endingTimeout = "idle_in_transaction_session_timeout"
 
 // shortestTimeout is what a session of weft may need.
 const shortestTimeout = 30 * time.Second
@@ -156,16 +153,15 @@ func (e *examination) timeouts(ctx context.Context) error {
 	var on, name, value string
 	var alone bool // it is of this role and no other
 	_, err = pgx.ForEachRow(rows, []any{&on, &name, &value, &alone}, func() error {
-		what, known := endingTimeouts[name]
 		limit, err := parseTimeout(value)
-		if !known || err == nil && (limit <= 0 || limit >= shortestTimeout) {
+		if name != endingTimeout || err == nil && (limit <= 0 || limit >= shortestTimeout) {
 			return nil
 		}
 		remedy := "alter " + on + " reset " + name + ";"
 		if !alone { // others may need it
 			remedy = "alter role " + pgx.Identifier{e.Pool.Config().ConnConfig.User}.Sanitize() + " set " + name + " = 0;"
 		}
-		e.add("postgres.timeouts", Warning, on, fmt.Sprintf("%s is %s: it %s", name, value, what), remedy)
+		e.add("postgres.timeouts", Warning, on, fmt.Sprintf("%s is %s: it ends transactions of weft behind a pooler that swallows weft's own setting", name, value), remedy)
 		return nil
 	})
 	return err
