@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
@@ -59,19 +60,31 @@ func (c *Chronicle) Close() {}
 // Version is what is written to projection_version.
 func (c *Chronicle) Version() int { return c.version }
 
-// Ready implements Projection: Postgres takes the statement, which it checks the rights for as it explains it.
+// lackedRights asks which rights to write entries weft's role lacks. It takes no lock, for which it would wait beside the build
+// of an index.
+const lackedRights = `
+select r from unnest(array['insert', 'update', 'delete']) r
+where not case r when 'delete' then has_table_privilege('chronicle_entries', r) else has_any_column_privilege('chronicle_entries', r) end`
+
+// Ready implements Projection: both tables can be read, and entries written.
 func (c *Chronicle) Ready(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	rows, err := c.pool.Query(limited, "explain "+entriesQuery, "", 0, []string{}, []bool{}, c.version, "")
+	var right string
+	var lacks []string
+	err := each(limited, c.pool, "select from chronicle_events, chronicle_entries limit 0", nil, nil, nil)
 	if err == nil {
-		rows.Close()
-		err = rows.Err()
+		err = each(limited, c.pool, lackedRights, nil, []any{&right}, func() { lacks = append(lacks, right) })
+	}
+	const remedy = "run `weft migrate grant` as the owner of the tables"
+	switch pg, refused := errors.AsType[*pgconn.PgError](err); {
+	case len(lacks) > 0:
+		err = fmt.Errorf("permission denied for table chronicle_entries, to %s: %s", strings.Join(lacks, ", "), remedy)
+		return &outbox.Fault{Reason: outbox.ReasonUnknown, Shared: true, Err: err}
+	case refused && pg.Code == pgerrcode.InsufficientPrivilege && pg.Routine != "check_enable_rls":
+		err = fmt.Errorf("%w; %s", err, remedy)
 	}
 	if err != nil {
-		if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == pgerrcode.InsufficientPrivilege {
-			err = fmt.Errorf("%w; run `weft migrate grant` as the owner of the tables", err)
-		}
 		return databaseFault(ctx, "chronicle tables", err)
 	}
 	return nil

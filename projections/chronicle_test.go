@@ -1,6 +1,7 @@
 package projections
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -250,5 +251,16 @@ func TestChronicleIsNotReadyWithoutARight(t *testing.T) {
 			t.Errorf("without %s: got %v, want a shared fault that names the table and the remedy", right, f)
 		}
 		owner.exec("grant " + right + " to " + user.Username())
+	}
+	tx, err := owner.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	if _, err := tx.Exec(t.Context(), "lock table chronicle_entries in share mode"); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Ready(t.Context()); err != nil {
+		t.Errorf("beside a lock, as the build of an index takes it: %v", err)
 	}
 }

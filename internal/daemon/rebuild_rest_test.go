@@ -80,9 +80,11 @@ func TestRebuildRestsBetweenTriesAfterTheMove(t *testing.T) {
 	f.set(func(w http.ResponseWriter, req *http.Request, body []byte) bool {
 		if moves(req) {
 			f.pass(discarded{}, req, body)
+			if moved.Swap(true) {
+				panic(http.ErrAbortHandler)
+			}
 			r.exec(`insert into weft_redo (projection, entity_type, entity_id, op, version, detail)
 				select $1, entity_type, entity_id::text, 'upsert', 1, 'refused' from search_index limit 1`, searchProjection)
-			moved.Store(true)
 			panic(http.ErrAbortHandler)
 		}
 		return moved.Load() && refuse(w, req, body)

@@ -10,7 +10,7 @@ import (
 )
 
 // A PostgreSQL that stands still, so that connections are accepted and no call is answered, is named with its address from the
-// first line on, by a leader and by a standby.
+// first line on, by a leader and by a standby; a leader may first say that its term is over.
 func TestPostgresThatStandsStillIsNamed(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
