@@ -95,7 +95,7 @@ func firstSchema(path string) string {
 	}, strings.TrimSpace(name)))
 }
 
-// cutName cuts a name as PostgreSQL does, which keeps 63 bytes and no half of a letter.
+// cutName cuts a name as PostgreSQL does in UTF-8, which keeps 63 bytes and no half of a letter.
 func cutName(name string) string { return strings.ToValidUTF8(name[:min(len(name), 63)], "") }
 
 // inspect reads one table of the current schema.

@@ -160,7 +160,7 @@ func (s *Sink) tryTemplate(ctx context.Context, settings map[string]any, t *Temp
 
 // unchecked returns [ErrUnchecked] for a refusal that says that the user may not ask.
 func unchecked(err error) error {
-	if status := statusOf(err); status == http.StatusUnauthorized || status == http.StatusForbidden {
+	if statusOf(err) == http.StatusForbidden {
 		return ErrUnchecked
 	}
 	return err

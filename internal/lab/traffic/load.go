@@ -30,7 +30,7 @@ const (
 // Options of [Run].
 type Options struct {
 	Settings
-	App         *Application // that carries out the operations, with a pool of at least Concurrency connections
+	App         *Application // required: that carries out the operations, with a pool of at least Concurrency connections
 	Environment string       // that is expected; empty for either of test and dev
 	Out         io.Writer    // progress and summary; nil for neither
 	// Committed is told of the events of each transaction whose commit was confirmed, from

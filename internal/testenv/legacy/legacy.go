@@ -43,7 +43,7 @@ const deadWorker = "outbox-worker-wl-app-02-4711"
 func Fill(ctx context.Context, db DB, n int) (f Filled, err error) {
 	chronicles := n / 4
 	if err := execute(ctx, db, fmt.Sprintf(fillSearch, n-chronicles), fmt.Sprintf(fillChronicle, chronicles)); err != nil {
-		return f, fmt.Errorf("fill legacy tables: %w", err)
+		return f, err
 	}
 	if f.Search, err = count(ctx, db, "search_outbox_events"); err != nil {
 		return f, err
