@@ -111,11 +111,10 @@ func (t *Term) Check() error {
 	}
 }
 
+// cause returns why the term is over, once trusted says so: whoever has ended it is about to set the cause.
 func (t *Term) cause() error {
-	if err := context.Cause(t.ctx); err != nil {
-		return err
-	}
-	return ErrLost // ended, and the cause is about to be set
+	<-t.ctx.Done()
+	return context.Cause(t.ctx)
 }
 
 // extend moves the end of trust to proof + trust, unless trust has ended in between.
@@ -149,7 +148,10 @@ func (t *Term) end() bool {
 
 // loss returns why the term was lost; ok is false when it was not.
 func (t *Term) loss() (l *lossError, ok bool) {
-	return errors.AsType[*lossError](context.Cause(t.ctx))
+	if t.trusted.Load() != over {
+		return nil, false
+	}
+	return errors.AsType[*lossError](t.cause())
 }
 
 // stop asks for a graceful end; it reports whether nobody had before.

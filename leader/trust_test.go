@@ -3,6 +3,7 @@ package leader
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -250,4 +251,21 @@ func TestTermIsNotRevived(t *testing.T) {
 			t.Errorf("reason: got %s, want the first one, %s", l.reason, reasonTrustExpired)
 		}
 	})
+}
+
+func TestTermThatIsOverSaysWhy(t *testing.T) {
+	t.Parallel()
+	for range 500 {
+		term := newTerm(t.Context(), 7, time.Now().Add(-DefaultTrust), DefaultTrust)
+		var looks sync.WaitGroup
+		for range 4 { // one of them ends the term
+			looks.Go(func() {
+				err := term.Check()
+				if l, lost := term.loss(); !lost || l.reason != reasonTrustExpired || !errors.As(err, new(*lossError)) {
+					t.Errorf("a term that is over: Check got %v, the loss is %v", err, l)
+				}
+			})
+		}
+		looks.Wait()
+	}
 }
