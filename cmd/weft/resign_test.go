@@ -32,10 +32,10 @@ func newCrew(t *testing.T) *crew {
 }
 
 // join runs an instance until the test ends, and says again and again that it is there; drain is what it does when
-// asked to end. On a busy machine, too, it leads until then.
+// asked to end. On a busy machine, too, it leads until then, and another has six seconds to take over from it.
 func (c *crew) join(name string, drain func()) {
 	c.t.Helper()
-	cfg := leader.Config{Group: "crew", Instance: name, Heartbeat: 500 * time.Millisecond, Trust: 20 * time.Second, IdleSession: 30 * time.Second}
+	cfg := leader.Config{Group: "crew", Instance: name, Heartbeat: 2 * time.Second, Trust: 20 * time.Second, IdleSession: 30 * time.Second}
 	base, err := pgx.ParseConfig(c.url)
 	if err != nil {
 		c.t.Fatal(err)
