@@ -141,9 +141,11 @@ func (t *Term) lose(reason string, err error) {
 // end is the regular end, after Work has returned. It reports whether the term was
 // still held.
 func (t *Term) end() bool {
-	held := t.trusted.Swap(over) != over
-	t.cancel(ErrLost) // no effect after a loss
-	return held
+	if t.trusted.Swap(over) == over {
+		return false // whoever has ended it sets the cause
+	}
+	t.cancel(ErrLost)
+	return true
 }
 
 // loss returns why the term was lost; ok is false when it was not.

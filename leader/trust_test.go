@@ -269,3 +269,19 @@ func TestTermThatIsOverSaysWhy(t *testing.T) {
 		looks.Wait()
 	}
 }
+
+func TestTermThatIsLostAsItsWorkReturnsSaysWhy(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		term := newTerm(t.Context(), 7, time.Now(), DefaultTrust)
+		term.trusted.Store(over) // by somebody who has not set the cause yet
+		go func() {
+			held := term.end()
+			if l, lost := term.loss(); held || !lost || l.reason != reasonTrustExpired {
+				t.Errorf("the end of a lost term: held %v, the loss is %v", held, l)
+			}
+		}()
+		synctest.Wait()
+		term.cancel(&lossError{reason: reasonTrustExpired})
+	})
+}
