@@ -67,7 +67,7 @@ func (d *daemon) ready(ctx context.Context) error {
 			d.ends(nil)
 			return nil
 		case passing(kind, err):
-			d.ends(nil)
+			d.ends(err)
 			d.tell(postgresName, errors.New(text))
 			sleep(ctx, pause.NextBackOff())
 		case d.ends(err):

@@ -37,7 +37,8 @@ type process struct {
 	shards  []*daemon
 
 	mu    sync.Mutex
-	wrong []error // with each shard, that only a person can fix; nil for the others
+	wrong []error  // with each shard, that only a person can fix; nil for the others
+	told  []string // of each shard, until that has been fixed
 }
 
 // runShards is Run for several shards.
@@ -47,7 +48,8 @@ func runShards(ctx context.Context, cfg config.Config, tel *telemetry.Telemetry,
 		return err
 	}
 	defer tracing.Shutdown(flushGrace)
-	p := &process{cfg: cfg, log: tel.Log, manager: systemd.New(tel.Log), reload: reload, wrong: make([]error, cfg.Shards.Count)}
+	p := &process{cfg: cfg, log: tel.Log, manager: systemd.New(tel.Log), reload: reload,
+		wrong: make([]error, cfg.Shards.Count), told: make([]string, cfg.Shards.Count)}
 	var healths []*admin.Health
 	for n := range cfg.Shards.Count {
 		one, err := shards.Config(cfg, n)
@@ -87,18 +89,26 @@ func runShards(ctx context.Context, cfg config.Config, tel *telemetry.Telemetry,
 	return p.run(ctx)
 }
 
-// judge reports whether a fault of shard n that only a person can fix ends the instance: it does when no
+// judge reports whether a fault of shard n ends the instance: one that only a person can fix does when no
 // shard is without one. Otherwise the instance leads the others, and tells of this one.
 func (p *process) judge(n int, err error) (ends bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	before := p.wrong[n]
-	p.wrong[n] = err
-	if err == nil || !slices.Contains(p.wrong, nil) {
-		return err != nil
+	p.wrong[n] = nil
+	if err == nil {
+		p.told[n] = ""
+		return false
 	}
-	if before == nil || before.Error() != err.Error() {
-		_, text := p.shards[n].diagnose(err)
+	kind, text := p.shards[n].diagnose(err)
+	if passing(kind, err) {
+		return false
+	}
+	p.wrong[n] = err
+	if !slices.Contains(p.wrong, nil) {
+		return true
+	}
+	if p.told[n] != text {
+		p.told[n] = text
 		p.shards[n].log.Error("this shard is not led until somebody fixes it; the others are",
 			zap.String("event", "shards.refused"), zap.String("error", text))
 	}

@@ -69,6 +69,27 @@ func TestShardThatIsWrongLeavesTheOthers(t *testing.T) {
 	}
 }
 
+// TestFaultOfAShardIsToldOnce has a server go away and come back while it is not fixed.
+func TestFaultOfAShardIsToldOnce(t *testing.T) {
+	t.Parallel()
+	r := sharded(t)
+	for n, env := range []string{"dev", "test", "test", "test"} {
+		r.exec(fmt.Sprintf("insert into shard_%d.environment_sentinel (id, env) values (1, $1)", n), env)
+	}
+	way := newLink(t, host(t, r.url))
+	a := r.start("a", fmt.Sprintf("WEFT_SHARDS=%d", shardCount), "WORDLOOM_ENV=test", "WEFT_SHARD_SERVERS=0="+way.through(testenv.As(t, r.url, r.runner)))
+	for range 2 {
+		a.awaitReady(503, `"shard 0: postgres"`, "WORDLOOM_ENV is test")
+		way.cut()
+		a.awaitReady(503, `"shard 0: postgres"`, way.Addr())
+		way.heal()
+	}
+	a.awaitReady(503, `"shard 0: postgres"`, "WORDLOOM_ENV is test")
+	if lines := a.logs.with("event", "shards.refused"); len(lines) != 1 {
+		t.Errorf("got the lines %v, want one", lines)
+	}
+}
+
 // TestShardThatIsWrongForOneInstance has an instance that cannot lead shard 0 get its share of the others: those
 // that lead all of them see it in the shards where it is.
 func TestShardThatIsWrongForOneInstance(t *testing.T) {
