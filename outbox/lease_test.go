@@ -104,9 +104,9 @@ func TestSlowLeaseOfOneEntityNamesIt(t *testing.T) {
 	b := setup(t)
 	key := b.enqueue(1)
 	g := groups(b.list().Ready...)
+	defer testenv.Lock(t, b.pool.Config().ConnString(), table)()
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	defer testenv.Lock(t, b.pool.Config().ConnString(), table)()
 	_, err := b.store.Lease(ctx, 1, uuid.New(), g)
 	if !outbox.Slow(err) || !strings.HasSuffix(fmt.Sprint(err), ", with "+key.String()+" alone") {
 		t.Errorf("lease of a locked table: %v, want one that took too long with %s alone", err, key)

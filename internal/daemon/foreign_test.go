@@ -2,12 +2,14 @@ package daemon_test
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv"
+	"github.com/samuelhu324-dev/weft/leader"
 )
 
 // wordloom is Wordloom's own worker, left running: it claims rows by writing to them, works
@@ -93,7 +95,10 @@ func besideWordloom(t *testing.T, works, every time.Duration) {
 
 	w := r.leaveWordloomRunning(works, every)
 	a.awaitReady(503, "another worker (outbox-worker-wl-app-02) claims events of the table: stop it", `"role": "leader"`)
-	testenv.Eventually(t, func() bool { return r.leases() == 0 && a.metric("outbox_inflight_events") == 0 }, "what was in flight to be settled")
+	asks := fmt.Sprintf("application_name = '%s' and state = 'active' and query like '%%picked as materialized%%'", leader.AppName(r.group, "a", "work"))
+	testenv.Eventually(t, func() bool { // a lease that was asked for before is none beside it
+		return r.number("select count(*) from pg_stat_activity where "+asks) == 0 && r.leases() == 0 && a.metric("outbox_inflight_events") == 0
+	}, "what was in flight to be settled")
 	leased := func() int { return len(a.logs.with("event", "outbox.claim")) }
 	before, claimed := leased(), w.claimed.Load()
 	testenv.Eventually(t, func() bool {

@@ -178,7 +178,8 @@ func TestRateIsAnOpenLoop(t *testing.T) {
 	}
 	defer watcher.Release()
 	go func() {
-		const waiting = `select count(*) from pg_locks where not granted and relation = 'search_outbox_events'::regclass`
+		const waiting = `select count(*) from pg_locks where not granted and relation = 'search_outbox_events'::regclass
+			and database = (select oid from pg_database where datname = current_database())`
 		for n := 0; n == 0; {
 			if err := watcher.QueryRow(t.Context(), waiting).Scan(&n); err != nil {
 				freed <- err
