@@ -271,10 +271,10 @@ func TestSourceThatCannotBeReadIsNamed(t *testing.T) {
 	r.await(map[string]int{"done": 2})
 	a.awaitReady(http.StatusOK)
 	for _, event := range []string{"dependency.down", "dependency.up"} {
-		lines := a.logs.with("event", event)
-		if len(lines) == 0 || lines[len(lines)-1]["dependency"] != source {
-			t.Errorf("%s: got %v, want the source last", event, lines)
-		}
+		testenv.Eventually(t, func() bool { // readiness shows it before the line is written
+			lines := a.logs.with("event", event)
+			return len(lines) > 0 && lines[len(lines)-1]["dependency"] == source
+		}, "the source as the last of the lines "+event)
 	}
 	if lines := a.logs.with("dependency", "elasticsearch"); len(lines) > 1 {
 		t.Errorf("Elasticsearch was told of: %v, want that it is usable once", lines)

@@ -185,12 +185,16 @@ func TestHalfDetachedDayIsFound(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Release()
-	for _, s := range []string{"set statement_timeout = '500ms'", "alter table " + itsHistory + " detach partition " + day(-1) + " concurrently"} {
-		_, err = conn.Exec(t.Context(), s)
-	}
-	if err == nil {
-		t.Fatal("the detachment did not wait for a reader")
-	}
+	testenv.Eventually(t, func() (half bool) { // on a slow machine the time may be over before it is half-detached
+		for _, s := range []string{"set statement_timeout = '500ms'", "alter table " + itsHistory + " detach partition " + day(-1) + " concurrently"} {
+			_, err = conn.Exec(t.Context(), s)
+		}
+		if err == nil {
+			t.Fatal("the detachment did not wait for a reader")
+		}
+		err = pool.QueryRow(t.Context(), "select exists (select from pg_inherits where inhdetachpending)").Scan(&half)
+		return err == nil && half
+	}, "a day that is half-detached")
 	if err := reader.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
