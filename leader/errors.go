@@ -21,8 +21,8 @@ var (
 	// ErrReadOnly means that the server accepts no writes from this session.
 	ErrReadOnly = errors.New("leader: the server is read-only; weft needs the primary")
 
-	// ErrNotMigrated means that weft's tables, or columns of them, are missing.
-	ErrNotMigrated = errors.New("leader: a table or column of weft is missing; run weft migrate up")
+	// ErrNotMigrated means that weft's tables, or columns of them, are missing, or in a schema that the role may not use.
+	ErrNotMigrated = errors.New("leader: a table or column of weft is missing, or its schema is not for this role; run weft migrate up, or grant")
 
 	// ErrNoTerm means that a request came for a term that is not running.
 	ErrNoTerm = errors.New("leader: the term is not running")

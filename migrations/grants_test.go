@@ -153,7 +153,22 @@ func TestRights(t *testing.T) {
 	if checked := migrations.Check(t.Context(), pool); fmt.Sprint(checked) != fmt.Sprint(err) {
 		t.Errorf("version without it: got %v, want %v", checked, err)
 	}
-	exec(t, owner, "alter schema public rename to mislaid")
+	if _, status := migrations.Status(t.Context(), testenv.As(t, dsn, user)); fmt.Sprint(status) != fmt.Sprint(err) {
+		t.Errorf("migrations without it: got %v, want %v", status, err)
+	}
+	exec(t, owner, "create schema shut; create schema beside; grant usage on schema beside to "+name)
+	for path, want := range map[string]string{`"$user",public,beside`: fmt.Sprint(err), "shut,beside": "weft's tables are missing from schema beside"} {
+		next := testenv.Pool(t, testenv.As(t, with(t, dsn, "search_path", path), user))
+		if err := migrations.Check(t.Context(), next); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("search_path %s, which leads past it: got %v, want %s", path, err, want)
+		}
+	}
+	exec(t, owner, "alter schema public rename to "+name)
+	next := testenv.Pool(t, testenv.As(t, with(t, dsn, "search_path", `"$user",beside`), user))
+	if err := migrations.Check(t.Context(), next); err == nil || !strings.Contains(err.Error(), "lacks usage on schema "+name) {
+		t.Errorf("a schema of the role's name: got %v", err)
+	}
+	exec(t, owner, "alter schema "+name+" rename to mislaid")
 	var behind *migrations.BehindError
 	if err := migrations.CheckRights(t.Context(), pool); !errors.As(err, &behind) || !strings.Contains(err.Error(), `public of database `) {
 		t.Errorf("without the schema: got %v, want a BehindError that names it", err)

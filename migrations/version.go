@@ -40,11 +40,13 @@ func (e *BehindError) Error() string {
 	return fmt.Sprintf("%s is at version %d, this build needs %d: run `weft migrate up`", where, e.Have, e.Want)
 }
 
-// place reads the schema, or the search_path that leads to none; the database; the role; where there is no
-// schema, those of the search_path that the role may not use; and another schema with weft's tables.
+// place reads the schema, or the search_path that leads to none; the database; the role; the schemas of the search_path
+// that the role may not use, of those with weft's tables where there is a schema; and another schema with weft's tables.
 const place = `select coalesce(current_schema(), current_setting('search_path')), current_database(), current_user, coalesce((
-	select string_agg(quote_ident(n.nspname), ', ') from pg_namespace n join unnest(string_to_array(current_setting('search_path'), ',')) s on n.nspname = trim(both ' "' from s)
-	where current_schema() is null and not has_schema_privilege(n.oid, 'usage')), ''), coalesce((
+	select string_agg(quote_ident(n.nspname), ', ') from pg_namespace n join unnest(string_to_array(replace(current_setting('search_path'), '$user', current_user), ',')) s
+		on n.nspname = trim(both ' "' from s)
+	where (current_schema() is null or exists (select from pg_tables where schemaname = n.nspname and tablename = '` + versionTable + `'))
+		and not has_schema_privilege(n.oid, 'usage')), ''), coalesce((
 	select min(quote_ident(schemaname)) from pg_tables where tablename = '` + versionTable + `' and schemaname is distinct from current_schema()), '')`
 
 // behind returns the [*BehindError] of a database, or a [*RightsError] where the role cannot see its tables.
@@ -181,7 +183,8 @@ func Status(ctx context.Context, url string) ([]State, error) {
 	}
 	defer db.Close()
 	applied := map[int64]time.Time{}
-	have, err := readVersion(ctx, db)
+	scan := func(q string, dst ...any) error { return db.QueryRowContext(ctx, q).Scan(dst...) }
+	have, err := version(scan)
 	if err != nil {
 		return nil, err
 	}
@@ -189,6 +192,8 @@ func Status(ctx context.Context, url string) ([]State, error) {
 		if applied, err = readApplied(ctx, db); err != nil {
 			return nil, fmt.Errorf("read schema version: %w", err)
 		}
+	} else if why := behind(0, scan); !errors.As(why, new(*BehindError)) {
+		return nil, why
 	}
 	last := Latest
 	for v := range applied {

@@ -181,6 +181,23 @@ func TestRightWithoutWhichNothingGoesOnIsNamed(t *testing.T) {
 	}
 }
 
+// A role that may not use the schema sees no table in it, and the server says that they are missing.
+func TestSchemaOutOfTheRolesSightIsNamed(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	r.exec("revoke usage on schema public from public; grant usage on schema public to " + r.runner.Username())
+	a := r.start("a")
+	a.awaitReady(http.StatusOK, `"role": "leader"`)
+	r.exec("revoke usage on schema public from " + r.runner.Username())
+	a.awaitReady(http.StatusServiceUnavailable, "or grant the role usage on theirs, as with `weft migrate grant`")
+	testenv.Eventually(t, func() bool {
+		lines := a.logs.with("event", "leader.disconnected")
+		return len(lines) > 0 && strings.Contains(fmt.Sprint(lines[0]["error"]), "its schema is not for this role")
+	}, "the line of the leader")
+	r.exec("grant usage on schema public to " + r.runner.Username())
+	a.awaitReady(http.StatusOK)
+}
+
 // Where row security comes to hide rows from weft's role, an outbox would look empty, and a fence like that of a newer term.
 func TestRowSecurityIsNamed(t *testing.T) {
 	t.Parallel()

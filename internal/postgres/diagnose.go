@@ -64,7 +64,7 @@ const (
 	sayPool    = "raise its default_pool_size, or pool_size and max_db_connections where they are set, or lower WEFT_DB_MAX_CONNS"
 	sayDefault = "ask who set it (pg_settings.source says where) before you change it, or point DATABASE_URL at the server that takes writes"
 	sayRead    = "point DATABASE_URL at the primary, or add target_session_attrs=read-write when it names several hosts"
-	sayUp      = "run `weft migrate up`, or correct search_path where the tables are in another schema"
+	sayUp      = "run `weft migrate up`, or correct search_path where the tables are in another schema, or grant the role usage on theirs, as with `weft migrate grant`"
 )
 
 // sessionError is an error of a session that was open.
