@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -90,7 +91,7 @@ func rowError(err error) (string, bool) {
 	}
 	detail := pg.Code + ": " + pg.Message
 	if pg.Code[:2] == "22" {
-		detail = pg.Code + ": a value does not fit" // these messages repeat the value
+		detail = pg.Code + ": " + dataError(pg.Code) // these messages repeat the value
 	}
 	for _, part := range []struct{ name, value string }{{"table", pg.TableName}, {"column", pg.ColumnName}, {"constraint", pg.ConstraintName}} {
 		if part.value != "" {
@@ -98,6 +99,18 @@ func rowError(err error) (string, bool) {
 		}
 	}
 	return oneLine(detail), true
+}
+
+// dataError says what an error of data is, of those that a query's own computation ends in.
+func dataError(state string) string {
+	switch state {
+	case pgerrcode.DivisionByZero:
+		return "division by zero"
+	case pgerrcode.InvalidArgumentForLogarithm, pgerrcode.InvalidArgumentForPowerFunction, pgerrcode.InvalidParameterValue, pgerrcode.SubstringError:
+		return "a function does not take a value"
+	default:
+		return "a value does not fit"
+	}
 }
 
 // halves calls write with all items, and with their halves where a row is refused, down to the item at

@@ -21,7 +21,7 @@ func TestBadRowsOfADeclaredQuery(t *testing.T) {
 		want     string // in its error
 	}
 	cases := map[string]row{
-		"DivisionByZero": {from: "p.name", to: "(1 / (p.id - 7))::text as name", status: "failed", reason: "deterministic_exception", want: "source query: 22012: a value does not fit"},
+		"DivisionByZero": {from: "p.name", to: "(1 / (p.id - 7))::text as name", status: "failed", reason: "deterministic_exception", want: "source query: 22012: division by zero"},
 		"NaN":            {sql: "update shop.product set price = 'NaN' where id = 7", status: "failed", reason: "deterministic_exception", want: "field price: NaN is not a finite number"},
 		"Infinity":       {from: "p.price", to: "case p.id when 7 then 'Infinity'::float8 else 1 end as price", status: "failed", reason: "deterministic_exception", want: "field price: +Inf is not a finite number"},
 		"TwoRows": {from: "where p.id = any($1)", to: "join generate_series(1, 2) g on g = 1 or p.id = 7 where p.id = any($1)", status: "failed", reason: "deterministic_exception",
