@@ -370,6 +370,33 @@ func TestLeaderLoadsOnce(t *testing.T) {
 	}
 }
 
+// A load whose index cannot be made says why.
+func TestLoadWithoutAnIndexSaysWhy(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	s.declare(shopQuery, strings.Replace(shopMapping, `{"type": "text"}`, `{"type": "txt"}`, 1))
+	text, err := os.ReadFile(s.file)
+	if err == nil {
+		err = os.WriteFile(s.file, append(text, "    load: true\n"...), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := start(t, runDaemon, s.env...)
+	var note string
+	testenv.Eventually(t, func() bool {
+		err := s.pool.QueryRow(t.Context(), "select note from weft_rebuild").Scan(&note)
+		return err == nil && note != ""
+	}, "what the load meets")
+	if !strings.Contains(note, "type [txt]") || strings.Contains(note, "put the alias back") {
+		t.Errorf("got %q, want what Elasticsearch refuses", note)
+	}
+	r.signals <- syscall.SIGTERM
+	if code := <-r.code; code != 0 {
+		t.Errorf("weft run ended with %d: %.3000s", code, r.errOut)
+	}
+}
+
 // A load that its leader cannot do is named with its reason, and others go on.
 func TestLoadOfALeaderIsRefused(t *testing.T) {
 	t.Parallel()

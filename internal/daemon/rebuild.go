@@ -186,7 +186,11 @@ func (r *rebuilder) step(ctx context.Context) (err error) {
 	}
 	switch {
 	case r.row.Load: // has this phase alone
-		return r.fill(ctx)
+		err := r.fill(ctx)
+		if why := r.d.Health.Report().Dependencies[r.projector.proj.Destination()].Error; elastic.IsMissing(err) && why != "" {
+			return errors.New(why) // perhaps it could not be made
+		}
+		return err
 	case r.row.Phase == outbox.RebuildRequested:
 		return r.begin(ctx)
 	case r.row.Phase == outbox.RebuildFilling:
