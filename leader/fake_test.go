@@ -159,6 +159,8 @@ func (s *scripted) release(ctx context.Context, _ int64, reason string) (bool, e
 
 func (s *scripted) close(context.Context) { s.note("close") }
 
+func (s *scripted) address() string { return "a script" }
+
 // bench runs an elector on scripted sessions.
 type bench struct {
 	*Elector

@@ -3,6 +3,7 @@ package leader
 import (
 	"context"
 	"errors"
+	"fmt"
 	"runtime/debug"
 	"time"
 
@@ -37,10 +38,9 @@ func (e *Elector) lead(ctx context.Context, s session, work Work) error {
 	defer cancelDrain()
 	e.log.Info("leading", zap.String("event", "leader.acquired"), zap.Int64("epoch", t.epoch))
 
-	late := e.beat(running, s, t, g.proof)
+	e.beat(running, s, t, g.proof)
 
 	if l, lost := t.loss(); lost {
-		l = l.because(late)
 		e.lost(t, l)
 		return e.closeLostTerm(ctx, s, t, l, <-result)
 	}
@@ -48,7 +48,6 @@ func (e *Elector) lead(ctx context.Context, s session, work Work) error {
 	err = <-result
 	if !t.end() {
 		l, _ := t.loss()
-		l = l.because(late)
 		e.lost(t, l)
 		return e.closeLostTerm(ctx, s, t, l, err)
 	}
@@ -76,35 +75,40 @@ func (e *Elector) resign(t *Term, r *Resignation) {
 	}
 }
 
-// beat sends heartbeats until Work has returned or the term is lost. It returns the error of a heartbeat that got no answer
-// in time.
-func (e *Elector) beat(running context.Context, s session, t *Term, proof time.Time) (late error) {
+// beat sends heartbeats until Work has returned or the term is lost.
+func (e *Elector) beat(running context.Context, s session, t *Term, proof time.Time) {
 	// The trust window must end on time although a heartbeat hangs.
 	expiry := time.AfterFunc(time.Until(t.until()), func() { _ = t.Check() })
 	defer expiry.Stop()
 
+	standstill, silence := t.expiry.Load(), &lossError{reasonTrustExpired, fmt.Errorf("heartbeat at %s: no answer in time", s.address())}
 	next := proof.Add(e.cfg.Heartbeat)
 	for {
+		t.expiry.Store(standstill)
 		idle, cancel := context.WithDeadline(running, next)
 		err := s.idle(idle, t.epoch)
 		cancel()
 		if running.Err() != nil {
-			return nil
+			return
 		}
 		if err != nil {
 			t.lose(reasonSessionClosed, err)
-			return nil
+			return
 		}
 
 		start, until := time.Now(), t.until()
+		if start.Before(until) { // else this process has stood still
+			t.expiry.Store(silence)
+		}
 		bctx, cancel := context.WithDeadline(t.ctx, until)
 		asked, err := s.beat(bctx, t.epoch)
 		cancel()
 		e.met.heartbeat.Observe(time.Since(start).Seconds())
 		switch {
 		case err == nil:
+			t.expiry.Store(standstill)
 			if !t.extend(start) {
-				return nil
+				return
 			}
 			expiry.Reset(time.Until(t.until()))
 			e.proven(start)
@@ -113,19 +117,16 @@ func (e *Elector) beat(running context.Context, s session, t *Term, proof time.T
 				e.resign(t, asked)
 			}
 		case t.Check() != nil:
-			if start.Before(until) { // else this process has stood still
-				late = err
-			}
-			return late
+			return
 		case errors.Is(err, errLockMissing):
 			t.lose(reasonLockLost, nil)
-			return nil
+			return
 		case errors.Is(err, errEpochReplaced):
 			t.lose(reasonEpochReplaced, nil)
-			return nil
+			return
 		case errors.Is(err, errSessionClosed):
 			t.lose(reasonSessionClosed, err)
-			return nil
+			return
 		default:
 			// The session lives and the last proof is fresh: try again soon.
 			e.trouble(err)

@@ -39,6 +39,7 @@ type session interface {
 	release(ctx context.Context, epoch int64, reason string) (unlocked bool, err error)
 	// close ends the session, which frees the lock in any case.
 	close(ctx context.Context)
+	address() string // of the server
 }
 
 // grant is a new term as the database recorded it.
@@ -165,6 +166,8 @@ func (s *pgSession) release(ctx context.Context, epoch int64, reason string) (un
 
 func (s *pgSession) close(ctx context.Context) { closeConn(ctx, s.conn) }
 
+func (s *pgSession) address() string { return s.conn.PgConn().Conn().RemoteAddr().String() }
+
 // closeConn returns when the socket is closed, at most about a second later.
 func closeConn(ctx context.Context, conn *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
@@ -184,7 +187,7 @@ func (s *pgSession) wrap(call string, err error) error {
 		return nil
 	}
 	if sqlState(err) == "" {
-		call += " at " + s.conn.PgConn().Conn().RemoteAddr().String()
+		call += " at " + s.address()
 	}
 	switch {
 	case s.conn.IsClosed():

@@ -1,7 +1,6 @@
 package leader
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -47,9 +46,6 @@ func (l *lossError) Error() string {
 
 func (l *lossError) Unwrap() []error { return []error{ErrLost, l.err} }
 
-// because returns the loss with an error that it is the consequence of, unless it has one.
-func (l *lossError) because(err error) *lossError { return &lossError{l.reason, cmp.Or(l.err, err)} }
-
 // Unproven reports whether err is that of a term whose leader got no answer to its heartbeats in time. One that stood still
 // itself has sent none.
 func Unproven(err error) bool {
@@ -69,6 +65,7 @@ type Term struct {
 	// trusted is when the proof runs out, in nanoseconds after base, or over. It is the
 	// only state that decides, so that a proof that comes late cannot revive the term.
 	trusted atomic.Int64
+	expiry  atomic.Pointer[lossError] // what the end of trust is now: the server's silence while a heartbeat waits for its answer
 
 	ctx      context.Context
 	cancel   context.CancelCauseFunc
@@ -81,6 +78,7 @@ type Term struct {
 func newTerm(parent context.Context, epoch int64, proof time.Time, trust time.Duration) *Term {
 	t := &Term{epoch: epoch, trust: trust, base: proof, stopping: make(chan struct{})}
 	t.trusted.Store(int64(trust))
+	t.expiry.Store(&lossError{reason: reasonTrustExpired})
 	t.ctx, t.cancel = context.WithCancelCause(parent)
 	return t
 }
@@ -106,7 +104,7 @@ func (t *Term) Check() error {
 		}
 		// Whoever sees the end of trust first ends the term, so that all see it.
 		if t.trusted.CompareAndSwap(until, over) {
-			t.cancel(&lossError{reason: reasonTrustExpired})
+			t.cancel(t.expiry.Load())
 		}
 	}
 }

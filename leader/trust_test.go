@@ -75,6 +75,7 @@ func TestTrust(t *testing.T) {
 				s.stall = stall
 				s.beat = func(ctx context.Context, _ int) error {
 					<-ctx.Done()
+					<-time.After(time.Second) // it is told before the heartbeat has ended
 					return ctx.Err()
 				}
 				b := newBench(t, func(n int) (*script, error) {

@@ -100,6 +100,14 @@ func (d *daemon) diagnose(err error) (postgres.Kind, string) {
 	return kind, shards.Remedy(d.cfg, words)
 }
 
+// because is the field of a log line with a fault of the database, and with its address where no answer has come.
+func (d *daemon) because(err error) zap.Field {
+	if kind, words := d.diagnose(err); kind == postgres.Unreachable {
+		err = errors.New(words)
+	}
+	return zap.Error(err)
+}
+
 // unanswered reports whether a server has left a call without an answer.
 func unanswered(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || pgconn.Timeout(err) || leader.Unproven(err)

@@ -66,7 +66,7 @@ func (d *daemon) measure(ctx context.Context) error {
 		pause := min(max(least, measureShare*min(cost, before)), measureMax)
 		before = cost
 		if err != nil && !faulty {
-			d.log.Warn("tables not measured", zap.String("event", "gauges.fault"), zap.Error(err))
+			d.log.Warn("tables not measured", zap.String("event", "gauges.fault"), d.because(err))
 		}
 		faulty = err != nil
 		switch {

@@ -51,7 +51,7 @@ func (d *daemon) announce(ctx context.Context) error {
 	bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawTimeout)
 	defer cancel()
 	if err := leader.Withdraw(bye, d.pool, p.self); err != nil {
-		d.log.Warn("presence not withdrawn", zap.String("event", "presence.fault"), zap.Error(err))
+		d.log.Warn("presence not withdrawn", zap.String("event", "presence.fault"), d.because(err))
 	}
 	return err
 }
@@ -69,7 +69,7 @@ func (p *presence) step(ctx context.Context) {
 		p.last = 0 // the row may be written all the same
 	}
 	if err != nil && ctx.Err() == nil && !p.faulty {
-		p.log.Warn("presence not recorded", zap.String("event", "presence.fault"), zap.Error(err))
+		p.log.Warn("presence not recorded", zap.String("event", "presence.fault"), p.because(err))
 	}
 	p.faulty = err != nil
 	if twin != nil && !p.twin {
