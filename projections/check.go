@@ -230,10 +230,10 @@ func (c *checker) index(ctx context.Context, sink *elastic.Sink) {
 		return
 	}
 	switch {
-	case errors.Is(err, elastic.ErrProduct), errors.Is(err, elastic.ErrRefused):
+	case errors.Is(err, elastic.ErrProduct), errors.Is(err, elastic.ErrRefused) && errors.Is(sink.Ready(ctx), elastic.ErrRefused):
 		c.find("index", err.Error(), "")
 		return
-	case errors.Is(err, elastic.ErrUnchecked):
+	case errors.Is(err, elastic.ErrUnchecked), errors.Is(err, elastic.ErrRefused):
 		c.warn("index.mapping", "Elasticsearch was not asked about it: that takes the privilege manage_index_templates", "check as a user that has it")
 	case isDefinition(err):
 		c.find("index.mapping", "Elasticsearch refuses it: "+err.Error(), "correct the mapping or the settings")
@@ -277,8 +277,11 @@ func (c *checker) template(ctx context.Context, sink *elastic.Sink) {
 	if found.Refusal != "" {
 		c.find("index.name", applies+", and Elasticsearch then refuses to make the index: "+found.Refusal, "give it other index_patterns, or the index another name")
 	}
-	if found.Block != "" {
-		c.find("index.name", applies+", and turns "+found.Block+" on: a new index, as of a rebuild, is of no use", "take that out of the template")
+	if found.Harm != "" {
+		c.find("index.name", applies+", and "+found.Harm+": a new index, as of a rebuild, is of no use", "take that out of the template")
+	}
+	if found.Routed && c.declaration.Routing == "" {
+		c.find("index.name", applies+", and has it take no document without a routing: every event would end in failed", "take _routing out of the template")
 	}
 	if found.IgnoreMalformed {
 		c.warn("index.settings", applies+", and turns index.mapping.ignore_malformed on: searches do not find values that do not fit their field, and no event fails",

@@ -20,7 +20,14 @@ type Template struct {
 	Name            string // empty without one
 	Refusal         string // why the index cannot be made with it; empty when it can
 	IgnoreMalformed bool   // values that do not fit their field are left out of the index, without an error
-	Block           string // a setting that has the index refuse documents or searches; empty without one
+	Harm            string // what has the index refuse documents or searches; empty without
+	Routed          bool   // it refuses each document without a routing
+}
+
+// brought are the settings, flattened, and mappings that templates bring.
+type brought struct {
+	Settings map[string]any `json:"settings"`
+	Mappings map[string]any `json:"mappings"`
 }
 
 // Template returns the index template that applies to the first index made here, if any. Of its errors [ErrUnchecked] means
@@ -70,11 +77,11 @@ func (s *Sink) template(ctx context.Context, made string) (t Template, err error
 		t.Refusal = "it makes data streams only"
 		return t, nil
 	}
-	settings, err := s.brought(ctx, made)
+	of, err := s.brought(ctx, made)
 	if err != nil {
 		return t, err
 	}
-	return t, s.tryTemplate(ctx, settings, &t)
+	return t, s.tryTemplate(ctx, of, &t)
 }
 
 // legacyTemplates returns what the templates of the older kind (_template) do: the server heeds them where none of the newer
@@ -86,59 +93,58 @@ func (s *Sink) legacyTemplates(ctx context.Context, made string) (t Template, er
 		return t, unchecked(err)
 	}
 	type template struct {
-		Order    int64          `json:"order"`
-		Patterns []string       `json:"index_patterns"`
-		Settings map[string]any `json:"settings"`
+		Order    int64    `json:"order"`
+		Patterns []string `json:"index_patterns"`
+		brought
 	}
 	var all map[string]template
 	if err := s.unmarshal(what, answer, &all); err != nil {
 		return t, err
 	}
 	maps.DeleteFunc(all, func(_ string, one template) bool { return !matches(one.Patterns, made) })
-	settings, names := map[string]any{}, []string{}
+	of, names := brought{map[string]any{}, map[string]any{}}, []string{}
 	for _, name := range slices.SortedFunc(maps.Keys(all), func(a, b string) int {
 		return cmp.Or(cmp.Compare(all[a].Order, all[b].Order), cmp.Compare(a, b))
 	}) {
 		names = append(names, name)
-		maps.Copy(settings, flatten("", all[name].Settings))
+		maps.Copy(of.Settings, flatten("", all[name].Settings))
+		maps.Copy(of.Mappings, all[name].Mappings)
 	}
 	if len(names) == 0 {
 		return t, nil
 	}
 	t.Name = strings.Join(names, ", ")
-	return t, s.tryTemplate(ctx, settings, &t)
+	return t, s.tryTemplate(ctx, of, &t)
 }
 
 func matches(patterns []string, name string) bool {
 	return slices.ContainsFunc(patterns, func(pattern string) bool { fits, _ := filepath.Match(pattern, name); return fits })
 }
 
-// brought returns the settings that an index template brings.
-func (s *Sink) brought(ctx context.Context, made string) (map[string]any, error) {
+// brought returns what an index template brings.
+func (s *Sink) brought(ctx context.Context, made string) (of brought, err error) {
 	answer, err := s.ask(ctx, "try the index template", esapi.IndicesSimulateIndexTemplateRequest{
 		Instrument: s.client.InstrumentationEnabled(), Name: made, FilterPath: []string{"template"},
 	})
 	if err != nil {
-		return nil, unchecked(err)
+		return of, unchecked(err)
 	}
-	var brought struct {
-		Template struct {
-			Settings map[string]any `json:"settings"`
-		} `json:"template"`
-	}
-	if err := s.unmarshal("try the index template", answer, &brought); err != nil {
-		return nil, err
-	}
-	return flatten("", brought.Template.Settings), nil
+	err = s.unmarshal("try the index template", answer, &struct {
+		Template *brought `json:"template"`
+	}{&of})
+	of.Settings = flatten("", of.Settings)
+	return of, err
 }
 
-// tryTemplate has the server check the definition of an index with the settings that its template brings.
-func (s *Sink) tryTemplate(ctx context.Context, settings map[string]any, t *Template) error {
+// tryTemplate has the server check the definition of an index with the settings that its template brings, and looks for what
+// spoils the index all the same.
+func (s *Sink) tryTemplate(ctx context.Context, of brought, t *Template) error {
 	definition, err := s.definition()
 	if err != nil {
 		return err
 	}
 	own, _ := definition["settings"].(map[string]any)
+	settings := of.Settings
 	maps.Copy(settings, own)
 	definition["settings"] = settings
 	t.IgnoreMalformed = fmt.Sprint(settings["index.mapping.ignore_malformed"]) == "true" && own["index.mapping.ignore_malformed"] == nil
@@ -148,9 +154,17 @@ func (s *Sink) tryTemplate(ctx context.Context, settings map[string]any, t *Temp
 	}
 	for _, setting := range hindering {
 		if fmt.Sprint(settings[setting]) == "true" && own[setting] == nil {
-			t.Block = setting
+			t.Harm = "turns " + setting + " on"
 		}
 	}
+	for _, setting := range []string{"index.default_pipeline", "index.final_pipeline"} {
+		name, _ := settings[setting].(string)
+		if name != "" && name != noPipeline && own[setting] == nil && (s.cfg.Pipeline == "" || setting == "index.final_pipeline") && s.lacksPipeline(ctx, name) {
+			t.Harm = fmt.Sprintf("sets %s to %q, which is not there", setting, name)
+		}
+	}
+	routing, _ := of.Mappings["_routing"].(map[string]any)
+	t.Routed = fmt.Sprint(routing["required"]) == "true"
 	err = s.checkDefinition(ctx, definition)
 	if refused, ok := errors.AsType[*DefinitionError](err); ok {
 		t.Refusal, err = refused.reason, nil
