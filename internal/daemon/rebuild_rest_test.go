@@ -77,20 +77,28 @@ func TestRebuildRestsBetweenTriesAfterTheMove(t *testing.T) {
 	f := newFront(t, r.elastic)
 	refuse, tries := refusal()
 	var moved atomic.Bool
+	moving, added := make(chan struct{}), make(chan struct{})
 	f.set(func(w http.ResponseWriter, req *http.Request, body []byte) bool {
 		if moves(req) {
 			f.pass(discarded{}, req, body)
 			if moved.Swap(true) {
 				panic(http.ErrAbortHandler)
 			}
-			r.exec(`insert into weft_redo (projection, entity_type, entity_id, op, version, detail)
-				select $1, entity_type, entity_id::text, 'upsert', 1, 'refused' from search_index limit 1`, searchProjection)
+			close(moving)
+			select {
+			case <-added:
+			case <-req.Context().Done():
+			}
 			panic(http.ErrAbortHandler)
 		}
 		return moved.Load() && refuse(w, req, body)
 	})
 	r.start("a", "ELASTIC_URL="+f.URL).awaitReady(200, `"role": "leader"`)
 	r.askRebuild(searchProjection, false)
+	<-moving
+	r.exec(`insert into weft_redo (projection, entity_type, entity_id, op, version, detail)
+		select $1, entity_type, entity_id::text, 'upsert', 1, 'refused' from search_index limit 1`, searchProjection)
+	close(added)
 	first, second := <-tries, <-tries
 	if rest := second.began.Sub(first.ended); rest < 5*takes {
 		t.Errorf("tried again %v after a try that took %v", rest, takes)
