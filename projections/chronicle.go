@@ -81,7 +81,9 @@ func (c *Chronicle) Ready(ctx context.Context) error {
 	case len(lacks) > 0:
 		err = fmt.Errorf("permission denied for table chronicle_entries, to %s: %s", strings.Join(lacks, ", "), remedy)
 		return &outbox.Fault{Reason: outbox.ReasonUnknown, Shared: true, Err: err}
-	case refused && pg.Code == pgerrcode.InsufficientPrivilege && pg.Routine != "check_enable_rls":
+	case refused && pg.Routine == "check_enable_rls":
+		err = fmt.Errorf("%w; let the role bypass row security, as in `alter role … bypassrls`", err)
+	case refused && pg.Code == pgerrcode.InsufficientPrivilege:
 		err = fmt.Errorf("%w; %s", err, remedy)
 	}
 	if err != nil {

@@ -126,6 +126,7 @@ func TestFailedAndReplayUsage(t *testing.T) {
 		"--entity \"book:\": the id is missing; the events of an entity whose id is empty are named by their own ids; see `weft replay --help`": append([]string{"replay", "--entity=book:"}, who...),
 		"--entity \":7\": want TYPE:ID, ID or TYPE; see `weft replay --help`":                                                                   append([]string{"replay", "--entity=:7"}, who...),
 		"--since \"-3h\": want a duration like 90m or 7d, or a time like 2026-05-04T03:02:01Z; see `weft replay --help`":                        append([]string{"replay", "--since=-3h"}, who...),
+		"--until \"0001-01-01T00:00:00Z\": want a duration like 90m or 7d, or a time like 2026-05-04T03:02:01Z; see `weft replay --help`":       append([]string{"replay", "--until=0001-01-01T00:00:00Z"}, who...),
 		"\"es_400\" is no reason: want one of es_429, es_4xx, es_5xx, es_timeout, es_connect, es_request_error, es_other, db_contention, db_unavailable, deterministic_exception, unknown_exception, none; see `weft failed list --help`": {"failed", "list", "--reason=es_400"},
 		"--limit \"0\": want at least 1; see `weft failed list --help`": {"failed", "list", "--limit=0"},
 		"the id of an event is missing; see `weft failed show --help`":  {"failed", "show"},

@@ -7,7 +7,9 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -67,12 +69,12 @@ func leads(aliases, settings, mapping string) string {
 // visited is when a visit takes place: a hundred days after the index was made.
 var visited = time.UnixMilli(1700000000000).Add(100 * 24 * time.Hour)
 
-// visit examines the server at url.
+// visit examines the server at url, or several, with commas.
 func visit(t *testing.T, url string, transport http.RoundTripper, index string, environ ...string) []Finding {
 	t.Helper()
 	environ = append(environ, "WEFT_PROJECTIONS=search_index_to_elastic", "ELASTIC_INDEX="+index)
 	e := &examination{
-		Options: Options{Config: loaded(t, environ...), Elastic: elastic.Config{URLs: []string{url}, Transport: transport}},
+		Options: Options{Config: loaded(t, environ...), Elastic: elastic.Config{URLs: strings.Split(url, ","), Transport: transport}},
 		limits:  ordinary(), now: visited,
 	}
 	if err := e.elastic(t.Context(), e.targets()); err != nil {
@@ -103,6 +105,29 @@ func TestClusterThatIsRedForAMoment(t *testing.T) {
 			t.Errorf("got %+v where the server answers a wait for another state with %d, want %d findings", found, status, want)
 		}
 		s.Close()
+	}
+}
+
+// One server says how the cluster is: the others are not waited for, too.
+func TestRedClusterIsLookedAtAgainOnce(t *testing.T) {
+	t.Parallel()
+	var waits atomic.Int64
+	var urls []string
+	for range 3 {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Query().Get("wait_for_status") == "yellow" {
+				waits.Add(1)
+			}
+			a := well()
+			a["GET /_cluster/health"] = `{"status":"red","unassigned_shards":3}`
+			a.ServeHTTP(w, r)
+		}))
+		defer s.Close()
+		urls = append(urls, s.URL)
+	}
+	found := visit(t, strings.Join(urls, ","), http.DefaultTransport, "idx")
+	if red := slices.DeleteFunc(found, func(f Finding) bool { return f.Check != "elastic.health" }); len(red) != 1 || waits.Load() != 1 {
+		t.Errorf("got %+v and %d waits for another state, want one of each", red, waits.Load())
 	}
 }
 
