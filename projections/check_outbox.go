@@ -11,7 +11,8 @@ import (
 )
 
 // rightsQuery reads which of weft's own rights on an outbox the role of the session lacks, and
-// which of the indexes on open events are missing, or were left unfinished, or are on which other table.
+// which of the indexes on open events are missing, or were left unfinished, or are on which other table, and
+// which of its tables are unlogged.
 const rightsQuery = `
 with base as (select regexp_replace($1, '_events$', '') as name), lacking as (
   select i.name, coalesce((select x.indrelid::regclass::text from pg_index x where x.indexrelid = to_regclass(i.name) and x.indrelid <> to_regclass($1)), '') as elsewhere
@@ -24,7 +25,8 @@ select current_user::text,
            ('update on ' || $1, has_any_column_privilege($1, 'update')),
            ('select on ' || base.name || '_versions', has_table_privilege(to_regclass(base.name || '_versions'), 'select'))) as w(text, granted)
          where not granted),
-       array(select name from lacking order by name), array(select elsewhere from lacking order by name)
+       array(select name from lacking order by name), array(select elsewhere from lacking order by name),
+       array(select c.relname::text from pg_class c where c.oid in (to_regclass($1), to_regclass(base.name || '_versions')) and c.relpersistence = 'u' order by 1)
 from base`
 
 // outbox looks at the outbox table, without which nothing else can be tried.
@@ -40,8 +42,8 @@ func (c *checker) outbox(ctx context.Context) (ok bool, err error) {
 		}
 	}
 	var role string
-	var lacking, indexes, elsewhere []string
-	if err := each(ctx, c.pool, rightsQuery, []any{c.declaration.Table}, []any{&role, &lacking, &indexes, &elsewhere}, nil); err != nil {
+	var lacking, indexes, elsewhere, unlogged []string
+	if err := each(ctx, c.pool, rightsQuery, []any{c.declaration.Table}, []any{&role, &lacking, &indexes, &elsewhere, &unlogged}, nil); err != nil {
 		return false, fmt.Errorf("rights on %s: %w", c.declaration.Table, err)
 	}
 	for _, right := range lacking {
@@ -53,6 +55,9 @@ func (c *checker) outbox(ctx context.Context) (ok bool, err error) {
 			continue
 		}
 		c.find("outbox.table", "index "+name+" is missing or unfinished: statements would read the whole table", "run `weft migrate up`")
+	}
+	for _, name := range unlogged {
+		c.find("outbox.table", name+" is unlogged: a crash empties it, and what it held is lost", "alter table "+name+" set logged; after a crash `weft load`, then `weft verify --repair`")
 	}
 	return len(lacking) == 0, nil
 }
@@ -89,8 +94,8 @@ select format('%I.%I', n.nspname, c.relname), exists (select from made m where m
                  then 'is part of an inheritance tree: triggers on it miss what is written through another of its tables'
             when exists (select from pg_subscription_rel where srrelid = c.oid)
                  then 'is filled by a logical replication subscription, which fires no statement triggers'
-            when c.relpersistence = 'u' then 'is unlogged: a crash empties it, and no event says so'
             else '' end,
+       c.relpersistence = 'u',
        exists (select from pg_constraint k where k.conrelid = c.oid and k.confrelid = c.oid and (k.confdeltype in ('c', 'n', 'd') or k.confupdtype in ('c', 'n', 'd')))
        and case v.num / 10000 when 15 then v.num < 150016 when 16 then v.num < 160012 when 17 then v.num < 170008 when 18 then v.num < 180002 else false end
 from (select current_setting('server_version_num')::int) as v(num), tables t join pg_class c on c.oid = t.oid join pg_namespace n on n.oid = c.relnamespace
@@ -106,7 +111,8 @@ type watched struct {
 	lacking, disabled, always []string
 	lost                      []string // columns that its triggers name, as SQL has them, and that it has not
 	blind                     string   // why statement triggers miss changes
-	merges                    bool     // a MERGE hides rows from them, on a server of this version
+	unlogged                  bool
+	merges                    bool // a MERGE hides rows from them, on a server of this version
 }
 
 // changes looks whether each change of what a document is made of writes an event. r is nil
@@ -128,7 +134,7 @@ func (c *checker) changes(ctx context.Context, r *reading) error {
 		}
 	}
 	var w watched
-	err = each(ctx, c.pool, watchedQuery, []any{c.declaration.Table, read}, []any{&w.name, &w.triggers, &w.hidden, &w.lacking, &w.disabled, &w.always, &w.lost, &w.blind, &w.merges},
+	err = each(ctx, c.pool, watchedQuery, []any{c.declaration.Table, read}, []any{&w.name, &w.triggers, &w.hidden, &w.lacking, &w.disabled, &w.always, &w.lost, &w.blind, &w.unlogged, &w.merges},
 		func() { c.table(w, w.name == source) })
 	if err != nil {
 		return fmt.Errorf("triggers of %s: %w", c.declaration.Table, err)
@@ -185,6 +191,8 @@ func (c *checker) table(w watched, source bool) {
 		return
 	case w.blind != "":
 		c.find(setting, w.name+" "+w.blind, "take it out of there, or name another table")
+	case w.unlogged:
+		c.find(setting, w.name+" is unlogged: a crash empties it, and no event says so", "alter table "+w.name+" set logged")
 	}
 	for _, column := range w.lost {
 		c.find(setting, w.name+" has lost column "+column+", or it has another name: writers of it fail", remakeOutbox)
