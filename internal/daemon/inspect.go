@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -12,11 +13,12 @@ import (
 const (
 	inspectTimeout = 2 * time.Minute
 	inspectAgain   = 30 * time.Second // after a server did not answer
+	inspectEvery   = time.Hour
 )
 
 // inspect checks a declared projection once its destination is there, as `weft projection
-// check` does, and logs each finding once. A finding ends nothing: what cannot work at all is
-// said by readiness, too.
+// check` does, and looks at its database again each hour: triggers may be switched off, or stay behind
+// with a table that another one replaces. A finding ends nothing: what cannot work at all is said by readiness, too.
 func (d *daemon) inspect(ctx context.Context, l projector) error {
 	name := l.proj.Name()
 	select {
@@ -24,26 +26,45 @@ func (d *daemon) inspect(ctx context.Context, l projector) error {
 	case <-ctx.Done():
 		return nil
 	}
-	for ctx.Err() == nil {
-		limited, cancel := context.WithTimeout(ctx, inspectTimeout)
-		found, err := d.cfg.Registry().Check(limited, name, projections.Deps{Pool: d.pool, Elastic: d.target})
-		cancel()
-		if err == nil && ctx.Err() == nil { // one that a stop cuts off blames the server
-			d.tellFindings(name, found)
-			return nil
-		}
-		sleep(ctx, inspectAgain)
-	}
+	deps := projections.Deps{Pool: d.pool, Elastic: d.target}
+	d.repeatCheck(ctx, name, func(ctx context.Context) ([]projections.Finding, error) {
+		return d.cfg.Registry().Check(ctx, name, deps)
+	},
+		func(ctx context.Context) ([]projections.Finding, error) {
+			return d.cfg.Registry().CheckDatabase(ctx, name, deps)
+		})
 	return nil
 }
 
-func (d *daemon) tellFindings(name string, found []projections.Finding) {
-	for _, f := range found {
-		tell := d.log.Error
-		if f.Warning {
-			tell = d.log.Warn
+type check func(context.Context) ([]projections.Finding, error)
+
+// repeatCheck logs what the first check finds, and of later ones each error that the one before has not found: a
+// warning may name another row each time.
+func (d *daemon) repeatCheck(ctx context.Context, name string, first, later check) {
+	next, news := first, func(projections.Finding) bool { return true }
+	for ctx.Err() == nil {
+		limited, cancel := context.WithTimeout(ctx, inspectTimeout)
+		found, err := next(limited)
+		cancel()
+		if err != nil || ctx.Err() != nil { // one that a stop cuts off blames the server
+			sleep(ctx, inspectAgain)
+			continue
 		}
-		tell("check of the declared projection: "+f.What, zap.String("event", "projection.finding"), zap.String("projection", name),
-			zap.String("setting", f.Setting), zap.String("place", d.cfg.PlaceOf(name, f.Setting)), zap.String("remedy", f.Remedy))
+		for _, f := range found {
+			if news(f) {
+				d.tellFinding(name, f)
+			}
+		}
+		next, news = later, func(f projections.Finding) bool { return !f.Warning && !slices.Contains(found, f) }
+		sleep(ctx, inspectEvery)
 	}
+}
+
+func (d *daemon) tellFinding(name string, f projections.Finding) {
+	tell := d.log.Error
+	if f.Warning {
+		tell = d.log.Warn
+	}
+	tell("check of the declared projection: "+f.What, zap.String("event", "projection.finding"), zap.String("projection", name),
+		zap.String("setting", f.Setting), zap.String("place", d.cfg.PlaceOf(name, f.Setting)), zap.String("remedy", f.Remedy))
 }
