@@ -46,8 +46,8 @@ func (l *lossError) Error() string {
 
 func (l *lossError) Unwrap() []error { return []error{ErrLost, l.err} }
 
-// Unproven reports whether err is that of a term whose leader got no answer to its heartbeats in time. One that stood still
-// itself has sent none.
+// Unproven reports whether err is that of a term whose leader got no answer to its heartbeats in time, and has not stood still
+// itself: that one has sent none, or sees the end of its trust more than half of the trust window late.
 func Unproven(err error) bool {
 	l, ok := errors.AsType[*lossError](err)
 	return ok && l.reason == reasonTrustExpired && l.err != nil
@@ -104,7 +104,11 @@ func (t *Term) Check() error {
 		}
 		// Whoever sees the end of trust first ends the term, so that all see it.
 		if t.trusted.CompareAndSwap(until, over) {
-			t.cancel(t.expiry.Load())
+			why := t.expiry.Load()
+			if late := time.Since(t.base) - time.Duration(until); late > t.trust/2 { // this process has stood still
+				why = &lossError{reason: reasonTrustExpired}
+			}
+			t.cancel(why)
 		}
 	}
 }

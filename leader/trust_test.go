@@ -286,3 +286,18 @@ func TestTermThatIsLostAsItsWorkReturnsSaysWhy(t *testing.T) {
 		term.cancel(&lossError{reason: reasonTrustExpired})
 	})
 }
+
+// A process that stands still while a heartbeat waits for its answer blames no server.
+func TestStandstillDuringAHeartbeatIsToldFromSilence(t *testing.T) {
+	t.Parallel()
+	for late, silent := range map[time.Duration]bool{0: true, DefaultTrust / 2: true, DefaultTrust/2 + 1: false} {
+		synctest.Test(t, func(t *testing.T) {
+			term := newTerm(t.Context(), 7, time.Now(), DefaultTrust)
+			term.expiry.Store(&lossError{reasonTrustExpired, errors.New("no answer")})
+			time.Sleep(DefaultTrust + late)
+			if err := term.Check(); !errors.Is(err, ErrLost) || Unproven(err) != silent {
+				t.Errorf("seen %v late: got %v, want silence of the server %v", late, err, silent)
+			}
+		})
+	}
+}
