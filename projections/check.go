@@ -55,8 +55,30 @@ func (r Registry) CheckDatabase(ctx context.Context, name string, deps Deps) ([]
 	return c.findings, err
 }
 
+// CheckOutbox is the part of [Registry.Check] that is about the outbox table and the triggers that fill it, which may
+// change while an instance runs. It reads catalogs alone, and its findings say the same each time.
+func (r Registry) CheckOutbox(ctx context.Context, name string, deps Deps) ([]Finding, error) {
+	c, err := r.checker(name, deps)
+	if err == nil {
+		_, err = c.outbox(ctx)
+	}
+	if err == nil {
+		err = c.changes(ctx, nil)
+	}
+	return c.findings, err
+}
+
 // checked returns the checker of a declared projection that has looked at the database.
 func (r Registry) checked(ctx context.Context, name string, deps Deps) (*checker, error) {
+	c, err := r.checker(name, deps)
+	if err == nil {
+		err = c.database(ctx)
+	}
+	return c, err
+}
+
+// checker returns the checker of a declared projection.
+func (r Registry) checker(name string, deps Deps) (*checker, error) {
 	d, ok := r.declared(name, deps.Elastic)
 	if !ok {
 		return &checker{}, fmt.Errorf("projection %s is not declared: want one of %s", name, strings.Join(r.declaredNames(), ", "))
@@ -66,7 +88,7 @@ func (r Registry) checked(ctx context.Context, name string, deps Deps) (*checker
 		c.tables = append(c.tables, r.Table(name))
 	}
 	c.shared = slices.ContainsFunc(r.Declared, func(o Declaration) bool { return o.Name != d.Name && o.Index == d.Index })
-	return c, c.database(ctx)
+	return c, nil
 }
 
 type checker struct {
@@ -233,8 +255,10 @@ func (c *checker) index(ctx context.Context, sink *elastic.Sink) {
 	case errors.Is(err, elastic.ErrProduct), errors.Is(err, elastic.ErrRefused) && errors.Is(sink.Ready(ctx), elastic.ErrRefused):
 		c.find("index", err.Error(), "")
 		return
-	case errors.Is(err, elastic.ErrUnchecked), errors.Is(err, elastic.ErrRefused):
+	case errors.Is(err, elastic.ErrUnchecked):
 		c.warn("index.mapping", "Elasticsearch was not asked about it: that takes the privilege manage_index_templates", "check as a user that has it")
+	case errors.Is(err, elastic.ErrRefused):
+		c.warn("index.mapping", "Elasticsearch was not asked about it: it, or a proxy before it, takes the credentials for the index, and for templates not", templatesRemedy)
 	case isDefinition(err):
 		c.find("index.mapping", "Elasticsearch refuses it: "+err.Error(), "correct the mapping or the settings")
 	case err != nil:
@@ -263,11 +287,18 @@ func (c *checker) index(ctx context.Context, sink *elastic.Sink) {
 	}
 }
 
+// templatesRemedy is what to do where only templates are refused.
+const templatesRemedy = "check with access to _index_template"
+
 // template tells of an index template of the server that spoils an index of a definition that is right by itself.
 func (c *checker) template(ctx context.Context, sink *elastic.Sink) {
 	found, err := sink.Template(ctx)
 	if errors.Is(err, elastic.ErrUnchecked) {
 		return // as the definition, which has been told of
+	}
+	if errors.Is(err, elastic.ErrRefused) {
+		c.warn("index.name", "the index templates of the server are not checked: it, or a proxy before it, does not take the credentials for them", templatesRemedy)
+		return
 	}
 	if err != nil {
 		c.warn("index.name", "the index templates of the server are not checked: "+err.Error(), "")

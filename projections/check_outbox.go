@@ -192,7 +192,7 @@ func (c *checker) table(w watched, source bool) {
 	case w.blind != "":
 		c.find(setting, w.name+" "+w.blind, "take it out of there, or name another table")
 	case w.unlogged:
-		c.find(setting, w.name+" is unlogged: a crash empties it, and no event says so", "alter table "+w.name+" set logged")
+		c.find(setting, w.name+" is unlogged: a crash empties it, and no event says so", "alter table "+w.name+" set logged, which locks and rewrites it")
 	}
 	for _, column := range w.lost {
 		c.find(setting, w.name+" has lost column "+column+", or it has another name: writers of it fail", remakeOutbox)

@@ -92,7 +92,7 @@ indexes, rights and triggers, the query with its columns, the tables of its plan
 batch and whether their changes write events, documents of 200 entities read twice by
 different plans, the fields and values beside the mapping, and what Elasticsearch says of
 mapping and settings. Nothing is written. Each instance does the same after its start, looks
-at the database again each hour, and logs what it finds (projection.finding).
+at the outbox and its triggers again each hour, and logs what it finds (projection.finding).
 
 Exits 0 when nothing stands in the way, and 1 when something does. Warnings change nothing.`,
 		Example: `  weft projection check

@@ -9,9 +9,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/samuelhu324-dev/weft/internal/config"
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 	"github.com/samuelhu324-dev/weft/migrations"
+	"github.com/samuelhu324-dev/weft/projections"
 )
 
 // Each finding names the line of the configuration, what is wrong and what to do.
@@ -69,7 +71,7 @@ func TestProjectionCheckNames(t *testing.T) {
 			want: "products:\n  warning: source.query: shop.visit is partitioned: triggers of an outbox miss what is written into a partition directly; change the row of the entity whenever it changes (F:5)\n"},
 		"Inherited":         {sql: "create table shop.heir () inherits (shop.variant)", want: "error: outbox.table: shop.variant is part of an inheritance tree"},
 		"Subscribed":        {sql: "set allow_system_table_mods = on; insert into pg_subscription_rel (srsubid, srrelid, srsubstate) values (1, 'shop.product'::regclass, 'r'); reset allow_system_table_mods", want: "error: outbox.table: shop.product is filled by a logical replication subscription"},
-		"Unlogged":          {sql: "alter table shop.variant set unlogged", want: "error: outbox.table: shop.variant is unlogged: a crash empties it, and no event says so; alter table shop.variant set logged (F:3)"},
+		"Unlogged":          {sql: "alter table shop.variant set unlogged", want: "error: outbox.table: shop.variant is unlogged: a crash empties it, and no event says so; alter table shop.variant set logged, which locks and rewrites it (F:3)"},
 		"UnloggedEvents":    {sql: "alter table product_outbox_events set unlogged", want: "error: outbox.table: product_outbox_events is unlogged: a crash empties it, and what it held is lost; alter table product_outbox_events set logged"},
 		"UnloggedVersions":  {sql: "alter table product_outbox_versions set unlogged", want: "error: outbox.table: product_outbox_versions is unlogged: a crash empties it, and what it held is lost; alter table product_outbox_versions set logged"},
 		"Renamed":           {sql: "alter table shop.product rename to goods; create view shop.product_now as select * from shop.goods", from: "from shop.product p", to: "from shop.goods p", want: "error: outbox.table: its source shop.product is gone, or has another name"},
@@ -130,6 +132,41 @@ func TestProjectionCheckNames(t *testing.T) {
 				t.Errorf("exit %d, want %d with %q: %s%s", r.code, code, tc.want, out, r.errOut)
 			}
 		})
+	}
+}
+
+// What an instance looks at again finds triggers that somebody has disabled, or that stay with the table that another one
+// has replaced, and says the same each time.
+func TestCheckOfAnOutboxFindsWhatHasBecomeOfItsTriggers(t *testing.T) {
+	t.Parallel()
+	for want, sql := range map[string]string{
+		"trigger product_outbox_update of shop.variant is disabled": "alter table shop.variant disable trigger product_outbox_update",
+		"shop.product has no trigger for update":                    "alter table shop.product rename to former; create table shop.product (like shop.former including all)",
+	} {
+		s := newShop(t)
+		s.declare(shopQuery, shopMapping)
+		cfg, err := config.Load(config.Options{Environ: s.env})
+		if err != nil {
+			t.Fatal(err)
+		}
+		look := func() []projections.Finding {
+			found, err := cfg.Registry().CheckOutbox(t.Context(), "products", projections.Deps{Pool: s.pool})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return found
+		}
+		if found := look(); len(found) != 0 {
+			t.Errorf("before: %+v", found)
+		}
+		s.exec(sql)
+		found := look()
+		if !slices.ContainsFunc(found, func(f projections.Finding) bool { return !f.Warning && strings.HasPrefix(f.What, want) }) {
+			t.Errorf("got %+v, want %q", found, want)
+		}
+		if again := look(); !slices.Equal(again, found) {
+			t.Errorf("looked again: got %+v, want %+v", again, found)
+		}
 	}
 }
 
@@ -390,8 +427,8 @@ func TestProjectionCheckTellsOfRefusedTemplates(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
 	for path, want := range map[string]string{
-		"/_index_template/_simulate": "warning: index.mapping: Elasticsearch was not asked about it",
-		"/_index_template":           "warning: index.name: the index templates of the server are not checked: look at the index templates: no access: ",
+		"/_index_template/_simulate": "warning: index.mapping: Elasticsearch was not asked about it: it, or a proxy before it, takes the credentials for the index, and for templates not",
+		"/_index_template":           "warning: index.name: the index templates of the server are not checked: it, or a proxy before it, does not take the credentials for them",
 	} {
 		env := s.front(func(w http.ResponseWriter, r *http.Request, _ string) bool {
 			if r.URL.Path != path {
@@ -403,8 +440,8 @@ func TestProjectionCheckTellsOfRefusedTemplates(t *testing.T) {
 			fmt.Fprint(w, `{"error":{"type":"security_exception","reason":"not here"},"status":401}`)
 			return true
 		})
-		if r := weft(t, env, "projection", "check"); r.code != exitOK || !strings.Contains(r.out, want) {
-			t.Errorf("%s: exit %d, want %d with %q: %s%s", path, r.code, exitOK, want, r.out, r.errOut)
+		if r := weft(t, env, "projection", "check"); r.code != exitOK || !strings.Contains(r.out, want) || strings.Contains(r.out, "ELASTIC_USERNAME") {
+			t.Errorf("%s: exit %d, want %d with %q, and no word of the user: %s%s", path, r.code, exitOK, want, r.out, r.errOut)
 		}
 	}
 }

@@ -17,7 +17,7 @@ const (
 )
 
 // inspect checks a declared projection once its destination is there, as `weft projection
-// check` does, and looks at its database again each hour: triggers may be switched off, or stay behind
+// check` does, and looks at its outbox again each hour: somebody may disable triggers, or leave them behind
 // with a table that another one replaces. A finding ends nothing: what cannot work at all is said by readiness, too.
 func (d *daemon) inspect(ctx context.Context, l projector) error {
 	name := l.proj.Name()
@@ -29,25 +29,23 @@ func (d *daemon) inspect(ctx context.Context, l projector) error {
 	deps := projections.Deps{Pool: d.pool, Elastic: d.target}
 	d.repeatCheck(ctx, name, func(ctx context.Context) ([]projections.Finding, error) {
 		return d.cfg.Registry().Check(ctx, name, deps)
-	},
-		func(ctx context.Context) ([]projections.Finding, error) {
-			return d.cfg.Registry().CheckDatabase(ctx, name, deps)
-		})
+	}, func(ctx context.Context) ([]projections.Finding, error) {
+		return d.cfg.Registry().CheckOutbox(ctx, name, deps)
+	})
 	return nil
 }
 
 type check func(context.Context) ([]projections.Finding, error)
 
-// repeatCheck logs what the first check finds, and of later ones each error that the one before has not found: a
-// warning may name another row each time.
+// repeatCheck logs what the first check finds, and of later ones each error that the one before has not found.
 func (d *daemon) repeatCheck(ctx context.Context, name string, first, later check) {
-	next, news := first, func(projections.Finding) bool { return true }
+	next, again, news := first, inspectAgain, func(projections.Finding) bool { return true }
 	for ctx.Err() == nil {
 		limited, cancel := context.WithTimeout(ctx, inspectTimeout)
 		found, err := next(limited)
 		cancel()
 		if err != nil || ctx.Err() != nil { // one that a stop cuts off blames the server
-			sleep(ctx, inspectAgain)
+			sleep(ctx, again)
 			continue
 		}
 		for _, f := range found {
@@ -55,7 +53,7 @@ func (d *daemon) repeatCheck(ctx context.Context, name string, first, later chec
 				d.tellFinding(name, f)
 			}
 		}
-		next, news = later, func(f projections.Finding) bool { return !f.Warning && !slices.Contains(found, f) }
+		next, again, news = later, inspectEvery, func(f projections.Finding) bool { return !f.Warning && !slices.Contains(found, f) }
 		sleep(ctx, inspectEvery)
 	}
 }
