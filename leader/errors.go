@@ -22,7 +22,7 @@ var (
 	ErrReadOnly = errors.New("leader: the server is read-only; weft needs the primary")
 
 	// ErrNotMigrated means that weft's tables, or columns of them, are missing, or in a schema that the role may not use.
-	ErrNotMigrated = errors.New("leader: a table or column of weft is missing, or its schema is not for this role; run weft migrate up, or grant")
+	ErrNotMigrated = errors.New("leader: a table or column of weft is missing, or the role may not use its schema; run weft migrate up, or weft migrate grant")
 
 	// ErrNoTerm means that a request came for a term that is not running.
 	ErrNoTerm = errors.New("leader: the term is not running")

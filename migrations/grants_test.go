@@ -163,8 +163,12 @@ func TestRights(t *testing.T) {
 			t.Errorf("search_path %s, which leads past it: got %v, want %s", path, err, want)
 		}
 	}
+	next := testenv.Pool(t, testenv.As(t, with(t, dsn, "search_path", "beside,public"), user))
+	if err := migrations.Check(t.Context(), next); !errors.As(err, new(*migrations.BehindError)) {
+		t.Errorf("a schema behind its own: got %v, want a BehindError", err)
+	}
 	exec(t, owner, "alter schema public rename to "+name)
-	next := testenv.Pool(t, testenv.As(t, with(t, dsn, "search_path", `"$user",beside`), user))
+	next = testenv.Pool(t, testenv.As(t, with(t, dsn, "search_path", `"$user",beside`), user))
 	if err := migrations.Check(t.Context(), next); err == nil || !strings.Contains(err.Error(), "lacks usage on schema "+name) {
 		t.Errorf("a schema of the role's name: got %v", err)
 	}

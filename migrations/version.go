@@ -41,11 +41,14 @@ func (e *BehindError) Error() string {
 }
 
 // place reads the schema, or the search_path that leads to none; the database; the role; the schemas of the search_path
-// that the role may not use, of those with weft's tables where there is a schema; and another schema with weft's tables.
+// that the role may not use, of those with weft's tables before the schema where there is one; and another schema with weft's tables.
 const place = `select coalesce(current_schema(), current_setting('search_path')), current_database(), current_user, coalesce((
-	select string_agg(quote_ident(n.nspname), ', ') from pg_namespace n join unnest(string_to_array(replace(current_setting('search_path'), '$user', current_user), ',')) s
-		on n.nspname = trim(both ' "' from s)
+	with path as (
+		select trim(both ' "' from s.text) as name, s.place
+		from unnest(string_to_array(replace(current_setting('search_path'), '$user', current_user), ',')) with ordinality as s (text, place))
+	select string_agg(quote_ident(n.nspname), ', ') from path p join pg_namespace n on n.nspname = p.name
 	where (current_schema() is null or exists (select from pg_tables where schemaname = n.nspname and tablename = '` + versionTable + `'))
+		and not exists (select from path c where c.name = current_schema() and c.place < p.place)
 		and not has_schema_privilege(n.oid, 'usage')), ''), coalesce((
 	select min(quote_ident(schemaname)) from pg_tables where tablename = '` + versionTable + `' and schemaname is distinct from current_schema()), '')`
 

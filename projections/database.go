@@ -107,7 +107,7 @@ func dataError(state string) string {
 	case pgerrcode.DivisionByZero:
 		return "division by zero"
 	case pgerrcode.InvalidArgumentForLogarithm, pgerrcode.InvalidArgumentForPowerFunction, pgerrcode.InvalidParameterValue, pgerrcode.SubstringError:
-		return "a function does not take a value"
+		return "a function refuses its argument"
 	default:
 		return "a value does not fit"
 	}

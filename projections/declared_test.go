@@ -164,7 +164,7 @@ func TestDeclaredBadRowFailsAlone(t *testing.T) {
 	}
 	want := map[int]string{
 		5: "field price: NaN is not a finite number", 6: "version is null", 7: "version -1: want 0 or more",
-		8: "more than one row of this entity", 9: "2201F: a function does not take a value", 77: "22012: division by zero", 400: "22012: division by zero",
+		8: "more than one row of this entity", 9: "2201F: a function refuses its argument", 77: "22012: division by zero", 400: "22012: division by zero",
 	}
 	for i, o := range got {
 		text, bad := want[i+1]

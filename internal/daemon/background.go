@@ -102,7 +102,8 @@ func (d *daemon) diagnose(err error) (postgres.Kind, string) {
 
 // because is the field of a log line with a fault of the database, and with its address where no answer has come.
 func (d *daemon) because(err error) zap.Field {
-	if kind, words := d.diagnose(err); kind == postgres.Unreachable {
+	if unanswered(err) || outbox.Unreachable(err) {
+		_, words := d.diagnose(err)
 		err = errors.New(words)
 	}
 	return zap.Error(err)

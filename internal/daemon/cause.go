@@ -17,7 +17,7 @@ func Cause(err error) error {
 	case errors.Is(err, leader.ErrReadOnly):
 		return postgres.ErrReadOnly
 	case errors.Is(err, leader.ErrNotMigrated):
-		return fmt.Errorf("weft's tables are missing from this database, or out of the role's sight (%w)", postgres.ErrMigration)
+		return fmt.Errorf("weft's tables are missing from this database, or the role may not use their schema (%w)", postgres.ErrMigration)
 	default:
 		return err
 	}

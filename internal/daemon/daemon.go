@@ -59,8 +59,8 @@ type daemon struct {
 	started time.Time // monotonic
 	manager *systemd.Manager
 	start   systemd.Pulse
-	// ends is told of a fault, or nil where there is none any more, and reports whether it ends the instance, as one that
-	// may pass does not. Of several shards the process decides.
+	// ends is told of a fault, or nil where there is none any more, and reports whether one that only a person can fix
+	// ends the instance. Of several shards the process decides.
 	ends func(error) bool
 
 	server     *admin.Server // nil inside another program

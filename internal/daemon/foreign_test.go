@@ -95,7 +95,7 @@ func besideWordloom(t *testing.T, works, every time.Duration) {
 
 	w := r.leaveWordloomRunning(works, every)
 	a.awaitReady(503, "another worker (outbox-worker-wl-app-02) claims events of the table: stop it", `"role": "leader"`)
-	asks := fmt.Sprintf("application_name = '%s' and state = 'active' and query like '%%picked as materialized%%'", leader.AppName(r.group, "a", "work"))
+	asks := fmt.Sprintf("application_name = '%s' and state = 'active' and query like '%%insert into weft_lease%%'", leader.AppName(r.group, "a", "work"))
 	testenv.Eventually(t, func() bool { // a lease that was asked for before is none beside it
 		return r.number("select count(*) from pg_stat_activity where "+asks) == 0 && r.leases() == 0 && a.metric("outbox_inflight_events") == 0
 	}, "what was in flight to be settled")

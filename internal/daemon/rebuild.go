@@ -186,11 +186,7 @@ func (r *rebuilder) step(ctx context.Context) (err error) {
 	}
 	switch {
 	case r.row.Load: // has this phase alone
-		err := r.fill(ctx)
-		if why := r.d.Health.Report().Dependencies[r.projector.proj.Destination()].Error; elastic.IsMissing(err) && why != "" {
-			return errors.New(why) // perhaps it could not be made
-		}
-		return err
+		return r.unmade(r.fill(ctx))
 	case r.row.Phase == outbox.RebuildRequested:
 		return r.begin(ctx)
 	case r.row.Phase == outbox.RebuildFilling:
@@ -200,6 +196,15 @@ func (r *rebuilder) step(ctx context.Context) (err error) {
 	default:
 		return r.swap(ctx)
 	}
+}
+
+// unmade returns err, or what readiness says of the destination where err is that the index is missing: perhaps it could
+// not be made.
+func (r *rebuilder) unmade(err error) error {
+	if why := r.d.Health.Report().Dependencies[r.projector.proj.Destination()].Error; elastic.IsMissing(err) && why != "" {
+		return errors.New(why)
+	}
+	return err
 }
 
 // rests reports whether it is too soon to try again what has failed.

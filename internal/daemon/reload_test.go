@@ -182,17 +182,17 @@ func TestRightWithoutWhichNothingGoesOnIsNamed(t *testing.T) {
 }
 
 // A role that may not use the schema sees no table in it, and the server says that they are missing.
-func TestSchemaOutOfTheRolesSightIsNamed(t *testing.T) {
+func TestSchemaThatTheRoleMayNotUseIsNamed(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
 	r.exec("revoke usage on schema public from public; grant usage on schema public to " + r.runner.Username())
 	a := r.start("a")
 	a.awaitReady(http.StatusOK, `"role": "leader"`)
 	r.exec("revoke usage on schema public from " + r.runner.Username())
-	a.awaitReady(http.StatusServiceUnavailable, "or grant the role usage on theirs, as with `weft migrate grant`")
+	a.awaitReady(http.StatusServiceUnavailable, "or run `weft migrate grant`, where the role may not use their schema")
 	testenv.Eventually(t, func() bool {
 		lines := a.logs.with("event", "leader.disconnected")
-		return len(lines) > 0 && strings.Contains(fmt.Sprint(lines[0]["error"]), "its schema is not for this role")
+		return len(lines) > 0 && strings.Contains(fmt.Sprint(lines[0]["error"]), "the role may not use its schema")
 	}, "the line of the leader")
 	r.exec("grant usage on schema public to " + r.runner.Username())
 	a.awaitReady(http.StatusOK)

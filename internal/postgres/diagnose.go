@@ -64,7 +64,8 @@ const (
 	sayPool    = "raise its default_pool_size, or pool_size and max_db_connections where they are set, or lower WEFT_DB_MAX_CONNS"
 	sayDefault = "ask who set it (pg_settings.source says where) before you change it, or point DATABASE_URL at the server that takes writes"
 	sayRead    = "point DATABASE_URL at the primary, or add target_session_attrs=read-write when it names several hosts"
-	sayUp      = "run `weft migrate up`, or correct search_path where the tables are in another schema, or grant the role usage on theirs, as with `weft migrate grant`"
+	sayUp      = "run `weft migrate up`, or correct search_path where the tables are in another schema"
+	sayGrant   = "; or run `weft migrate grant`, where the role may not use their schema"
 )
 
 // sessionError is an error of a session that was open.
@@ -149,7 +150,7 @@ func diagnoseOwn(err error, at site) (Kind, string) {
 	case errors.Is(err, ErrPooler):
 		return Pooler, "a transaction-pooling proxy stands before Postgres: " + sayPooler
 	case errors.Is(err, ErrMigration):
-		return MissingMigration, oneLine(err.Error()) + ": " + sayUp
+		return MissingMigration, oneLine(err.Error()) + ": " + sayUp + sayGrant
 	}
 	return Unknown, ""
 }
@@ -203,8 +204,10 @@ func diagnoseServer(err error, at site) (Kind, string) {
 		return Unreachable, fmt.Sprintf("Postgres%s did not end a statement in time: %s; %s", where, said, SayBusy)
 	case "55P03":
 		return Unreachable, fmt.Sprintf("Postgres%s did not grant a lock in time: %s; %s", where, said, sayLocked)
-	case "42P01", "42703", "3F000":
+	case "42703":
 		return MissingMigration, fmt.Sprintf("the schema is not up to date: %s; %s", said, sayUp)
+	case "42P01", "3F000": // PostgreSQL also calls what is in a schema without usage missing
+		return MissingMigration, fmt.Sprintf("the schema is not up to date: %s; %s", said, sayUp+sayGrant)
 	case "25006":
 		return ReadOnly, fmt.Sprintf("Postgres%s is read-only (a standby server, or default_transaction_read_only is on): %s; %s", where, said, sayRead)
 	case "42501":

@@ -163,6 +163,9 @@ func (s *Sink) tryTemplate(ctx context.Context, of brought, t *Template) error {
 			t.Harm = fmt.Sprintf("sets %s to %q, which is not there", setting, name)
 		}
 	}
+	if mapping, _ := definition["mappings"].(map[string]any); mapping["_routing"] != nil {
+		of.Mappings = mapping
+	}
 	routing, _ := of.Mappings["_routing"].(map[string]any)
 	t.Routed = fmt.Sprint(routing["required"]) == "true"
 	err = s.checkDefinition(ctx, definition)
