@@ -40,7 +40,7 @@
 //     out twice. Synchronous replication prevents it.
 //   - A leader of a build from before migration 4 does not hear a request to hand over.
 //   - On a server so slow that two heartbeats in a row take longer than the trust window,
-//     terms are lost, as they must be; each takes a new session and a rest.
+//     terms are lost, as they must be; each takes a new session, and a rest while nobody else leads.
 //   - Behind a transaction pooler nothing holds. A new session proves that it has a
 //     backend of its own and is refused with [ErrPooled] otherwise.
 //

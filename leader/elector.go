@@ -206,7 +206,7 @@ func (e *Elector) campaign(ctx context.Context, s session) error {
 			look := e.cfg.Heartbeat
 			if e.yielding {
 				look = 2 * e.cfg.Poll
-				if st.Led() {
+				if st.Led() && st.Instance != e.cfg.Instance { // its own lost session may still hold the lock
 					rest = 0
 					e.restUntil = start
 				}

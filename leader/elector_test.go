@@ -216,6 +216,33 @@ func TestEndOfTerm(t *testing.T) {
 		})
 	})
 
+	t.Run("LossLeavesOffItsRestWhereAnotherLeads", func(t *testing.T) {
+		t.Parallel()
+		for holder, tries := range map[string]bool{"other": true, "me": false} { // its own lost session may hold the lock
+			synctest.Test(t, func(t *testing.T) {
+				first := newScript()
+				b := newBench(t, func(n int) (*script, error) {
+					if n == 1 {
+						return first, nil
+					}
+					s := newScript()
+					s.holder = holder
+					return s, nil
+				})
+				stop := b.start(t, untilStopped)
+				close(first.died)
+				synctest.Wait()
+				time.Sleep(redialMax + 2*DefaultPoll)
+				if got := len(b.session(1).tryTimes()) > 0; got != tries {
+					t.Errorf("after a loss, with %s leading: it tries for the lock: %v, want %v", holder, got, tries)
+				}
+				if err := stop(); err != nil {
+					t.Errorf("Run: %v", err)
+				}
+			})
+		}
+	})
+
 	t.Run("LossIsToldBeforeWorkIsJoinedAndClosedAfter", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
@@ -224,7 +251,9 @@ func TestEndOfTerm(t *testing.T) {
 				if n == 1 {
 					return first, nil
 				}
-				return nil, nil
+				s := newScript()
+				s.vacant = true
+				return s, nil
 			})
 			var joined, rejoined time.Time
 			stop := b.start(t, func(ctx context.Context, term *Term) error {

@@ -1,6 +1,7 @@
 package leader
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -25,7 +26,8 @@ type script struct {
 	release  func()            // called while the lock is being freed
 	asked    chan *Resignation // a request to hand over, with its notification
 	unlocked bool
-	vacant   bool          // nobody leads, else another instance does
+	vacant   bool          // nobody leads, else holder does
+	holder   string        // another instance, unless said otherwise
 	died     chan struct{} // closed: the server has ended the session
 	stall    time.Duration // for which this process stands still once it has nothing to do
 
@@ -129,7 +131,7 @@ func (s *scripted) idle(ctx context.Context, _ int64) error {
 }
 
 func (s *scripted) state(context.Context) (State, error) {
-	return State{Epoch: 41, Instance: "other", LockHeld: !s.vacant, LockMatches: !s.vacant}, nil
+	return State{Epoch: 41, Instance: cmp.Or(s.holder, "other"), LockHeld: !s.vacant, LockMatches: !s.vacant}, nil
 }
 
 func (s *scripted) endTerm(_ context.Context, epoch int64, reason string, ago time.Duration) error {

@@ -147,6 +147,7 @@ func (e *Elector) lost(t *Term, l *lossError) {
 // closeLostTerm records the end of a lost term after Work has returned result.
 func (e *Elector) closeLostTerm(ctx context.Context, s session, t *Term, l *lossError, result error) error {
 	e.rest(1)
+	e.yielding = true
 	e.failures = 0
 	rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.cfg.Heartbeat)
 	defer cancel()
