@@ -81,10 +81,10 @@ func (e *Elector) beat(running context.Context, s session, t *Term, proof time.T
 	expiry := time.AfterFunc(time.Until(t.until()), func() { _ = t.Check() })
 	defer expiry.Stop()
 
-	standstill, silence := t.expiry.Load(), &lossError{reasonTrustExpired, fmt.Errorf("heartbeat at %s: no answer in time", s.address())}
+	silence := &lossError{reasonTrustExpired, fmt.Errorf("heartbeat at %s: no answer in time", s.address())}
 	next := proof.Add(e.cfg.Heartbeat)
 	for {
-		t.expiry.Store(standstill)
+		t.silence.Store(nil)
 		idle, cancel := context.WithDeadline(running, next)
 		err := s.idle(idle, t.epoch)
 		cancel()
@@ -98,7 +98,7 @@ func (e *Elector) beat(running context.Context, s session, t *Term, proof time.T
 
 		start, until := time.Now(), t.until()
 		if start.Before(until) { // else this process has stood still
-			t.expiry.Store(silence)
+			t.silence.Store(silence)
 		}
 		bctx, cancel := context.WithDeadline(t.ctx, until)
 		asked, err := s.beat(bctx, t.epoch)
@@ -106,7 +106,7 @@ func (e *Elector) beat(running context.Context, s session, t *Term, proof time.T
 		e.met.heartbeat.Observe(time.Since(start).Seconds())
 		switch {
 		case err == nil:
-			t.expiry.Store(standstill)
+			t.silence.Store(nil)
 			if !t.extend(start) {
 				return
 			}

@@ -65,7 +65,7 @@ type Term struct {
 	// trusted is when the proof runs out, in nanoseconds after base, or over. It is the
 	// only state that decides, so that a proof that comes late cannot revive the term.
 	trusted atomic.Int64
-	expiry  atomic.Pointer[lossError] // what the end of trust is now: the server's silence while a heartbeat waits for its answer
+	silence atomic.Pointer[lossError] // what the end of trust is while a heartbeat waits for its answer; nil otherwise
 
 	ctx      context.Context
 	cancel   context.CancelCauseFunc
@@ -78,7 +78,6 @@ type Term struct {
 func newTerm(parent context.Context, epoch int64, proof time.Time, trust time.Duration) *Term {
 	t := &Term{epoch: epoch, trust: trust, base: proof, stopping: make(chan struct{})}
 	t.trusted.Store(int64(trust))
-	t.expiry.Store(&lossError{reason: reasonTrustExpired})
 	t.ctx, t.cancel = context.WithCancelCause(parent)
 	return t
 }
@@ -104,8 +103,8 @@ func (t *Term) Check() error {
 		}
 		// Whoever sees the end of trust first ends the term, so that all see it.
 		if t.trusted.CompareAndSwap(until, over) {
-			why := t.expiry.Load()
-			if late := time.Since(t.base) - time.Duration(until); late > t.trust/2 { // this process has stood still
+			why := t.silence.Load()
+			if late := time.Since(t.base) - time.Duration(until); why == nil || late > t.trust/2 { // this process has stood still
 				why = &lossError{reason: reasonTrustExpired}
 			}
 			t.cancel(why)

@@ -293,7 +293,7 @@ func TestStandstillDuringAHeartbeatIsToldFromSilence(t *testing.T) {
 	for late, silent := range map[time.Duration]bool{0: true, DefaultTrust / 2: true, DefaultTrust/2 + 1: false} {
 		synctest.Test(t, func(t *testing.T) {
 			term := newTerm(t.Context(), 7, time.Now(), DefaultTrust)
-			term.expiry.Store(&lossError{reasonTrustExpired, errors.New("no answer")})
+			term.silence.Store(&lossError{reasonTrustExpired, errors.New("no answer")})
 			time.Sleep(DefaultTrust + late)
 			if err := term.Check(); !errors.Is(err, ErrLost) || Unproven(err) != silent {
 				t.Errorf("seen %v late: got %v, want silence of the server %v", late, err, silent)
